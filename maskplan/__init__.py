@@ -1,0 +1,24 @@
+"""maskplan: exact sparse-attention plans, and the block lists that attention kernels walk."""
+
+from maskplan.errors import (
+    MaskplanError,
+    PlanError,
+    PlanFileError,
+    PlanTypeError,
+    UnsupportedError,
+)
+from maskplan.geometry import Geometry
+from maskplan.plan import Plan, TransposedPlan
+from maskplan.provenance import Provenance
+
+__all__ = [
+    "Geometry",
+    "MaskplanError",
+    "Plan",
+    "PlanError",
+    "PlanFileError",
+    "PlanTypeError",
+    "Provenance",
+    "TransposedPlan",
+    "UnsupportedError",
+]

@@ -1,0 +1,138 @@
+"""Lengths and block sizes of a plan, as one value.
+
+Axis names used throughout: B batch, HQ query heads, HK KV heads, G = HQ / HK, SQ and SK the query
+and key lengths in tokens, (bq, bk) the block size in tokens, M = ceil(SQ / bq), N = ceil(SK / bk).
+"""
+
+import operator
+from dataclasses import dataclass
+from typing import SupportsIndex
+
+from maskplan.errors import PlanError, PlanTypeError, sentence
+
+# Block indices are 32-bit in every kernel that walks them, and a token index must fit as well.
+MAX_SEQLEN = 2**31 - 1
+WORD_BITS = 32
+
+
+def integer(value: SupportsIndex, name: str, *, low: int = 0, high: int = MAX_SEQLEN) -> int:
+    """`value` as an int in [low, high].
+
+    Raises:
+        PlanTypeError: if it is not an integer (a bool or a float is not).
+        PlanError: if it lies outside.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise PlanTypeError(
+            sentence(
+                what="argument is not an integer",
+                where=name,
+                got=f"{value!r} of type {type(value).__name__}",
+                wanted="an int",
+                remedy="pass a whole number",
+            )
+        )
+    number = operator.index(value)
+    if not low <= number <= high:
+        raise PlanError(
+            sentence(
+                what="argument out of range",
+                where=name,
+                got=number,
+                wanted=f"{low} <= {name} <= {high}",
+                remedy=f"pass a {name} inside that range",
+            )
+        )
+    return number
+
+
+def block_pair(block_size: tuple[int, int], name: str = "block_size") -> tuple[int, int]:
+    """`block_size` as (bq, bk), both at least 1.
+
+    Raises:
+        PlanTypeError: if it is not a pair of integers.
+        PlanError: if one of them is below 1.
+    """
+    pair = tuple(block_size) if isinstance(block_size, (tuple, list)) else (block_size,)
+    if len(pair) != 2:
+        raise PlanTypeError(
+            sentence(
+                what="block size is not a pair",
+                where=name,
+                got=repr(block_size),
+                wanted="(tokens per Q block, tokens per KV block)",
+                remedy=f"pass {name}=(128, 128), say",
+            )
+        )
+    return integer(pair[0], f"{name}[0]", low=1), integer(pair[1], f"{name}[1]", low=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """One matrix of blocks, seen from its rows: queries by keys, or keys by queries.
+
+    Fields count tokens; `rows`, `cols` count blocks; `words` is 32-bit words per row of a bit tile.
+    """
+
+    row_len: int
+    col_len: int
+    row_block: int
+    col_block: int
+
+    @property
+    def rows(self) -> int:
+        """Blocks down."""
+        return -(-self.row_len // self.row_block)
+
+    @property
+    def cols(self) -> int:
+        """Blocks across."""
+        return -(-self.col_len // self.col_block)
+
+    @property
+    def words(self) -> int:
+        """Words of 32 bits that hold one row of a block."""
+        return -(-self.col_block // WORD_BITS)
+
+    @property
+    def transposed(self) -> "Axes":
+        """The same blocks seen from the columns."""
+        return Axes(self.col_len, self.row_len, self.col_block, self.row_block)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Geometry:
+    """Query and key lengths in tokens, and the block size (bq, bk) in tokens.
+
+    Raises:
+        PlanTypeError: if a field is not an integer.
+        PlanError: if a length is negative, a block size below 1, or either beyond 2**31 - 1.
+    """
+
+    seqlen_q: int
+    seqlen_k: int
+    block_size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seqlen_q", integer(self.seqlen_q, "seqlen_q"))
+        object.__setattr__(self, "seqlen_k", integer(self.seqlen_k, "seqlen_k"))
+        object.__setattr__(self, "block_size", block_pair(self.block_size))
+
+    @property
+    def num_q_blocks(self) -> int:
+        """M = ceil(SQ / bq)."""
+        return -(-self.seqlen_q // self.block_size[0])
+
+    @property
+    def num_k_blocks(self) -> int:
+        """N = ceil(SK / bk)."""
+        return -(-self.seqlen_k // self.block_size[1])
+
+    @property
+    def axes(self) -> Axes:
+        """Rows are queries, columns are keys."""
+        return Axes(self.seqlen_q, self.seqlen_k, *self.block_size)
+
+    def __str__(self) -> str:
+        bq, bk = self.block_size
+        return f"{self.seqlen_q} x {self.seqlen_k} tokens in blocks of {bq} x {bk}"

@@ -1,0 +1,338 @@
+"""`Plan` and `TransposedPlan`: which query sees which key, block by block, exact to the token.
+
+Both hold block CSR over P distinct patterns, a `pattern_id` that says which pattern each
+(batch, head) uses, and a pool of bit tiles for the blocks of which only some pairs attend.
+"""
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from maskplan.errors import PlanTypeError, sentence
+from maskplan.geometry import Axes, Geometry
+from maskplan.provenance import Provenance
+
+if TYPE_CHECKING:
+    from maskplan.lower.lowered import LoweredPlan
+    from maskplan.lower.target import Target
+    from maskplan.lower.tensors import BlockSparseTensors
+    from maskplan.stats import PlanStats
+
+FULL = -1  # `tile_id` of a block in which every in-range pair attends
+
+
+def _shape_error(name: str, tensor: Tensor, wanted: str) -> PlanTypeError:
+    return PlanTypeError(
+        sentence(
+            what="plan array has the wrong dtype or shape",
+            where=name,
+            got=f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}",
+            wanted=wanted,
+            remedy="make plans with a builder such as from_block_mask",
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class BlockLists:
+    """Fields and methods that `Plan` and `TransposedPlan` share; rows and columns are `axes`."""
+
+    geometry: Geometry
+    pattern_id: Tensor
+    row_ptr: Tensor
+    col: Tensor
+    tile_id: Tensor | None
+    tiles: Tensor
+    provenance: Provenance | None = None
+
+    def __post_init__(self) -> None:
+        axes = self.axes
+        expected = {
+            "pattern_id": (torch.int32, 2, "int32 [batch, heads]"),
+            "row_ptr": (torch.int64, 1, "int64 [patterns * rows + 1]"),
+            "col": (torch.int32, 1, "int32 [blocks]"),
+            "tiles": (torch.int32, 3, f"int32 [tiles, {axes.row_block}, {axes.words}]"),
+        }
+        for name, (dtype, rank, wanted) in expected.items():
+            tensor = getattr(self, name)
+            if tensor.dtype != dtype or tensor.ndim != rank:
+                raise _shape_error(name, tensor, wanted)
+        if tuple(self.tiles.shape[1:]) != (axes.row_block, axes.words):
+            raise _shape_error("tiles", self.tiles, str(expected["tiles"][2]))
+        if len(self.row_ptr) < 1 or (len(self.row_ptr) - 1) % max(axes.rows, 1):
+            raise _shape_error("row_ptr", self.row_ptr, f"patterns * {axes.rows} + 1 entries")
+        tile_id = self.tile_id
+        if tile_id is not None and (tile_id.dtype, tile_id.shape) != (torch.int32, self.col.shape):
+            raise _shape_error("tile_id", tile_id, f"int32 {list(self.col.shape)}, as col")
+
+    @property
+    def axes(self) -> Axes:
+        """Lengths and block sizes in tokens, rows first."""
+        raise NotImplementedError
+
+    @property
+    def seqlen_q(self) -> int:
+        """SQ, in tokens."""
+        return self.geometry.seqlen_q
+
+    @property
+    def seqlen_k(self) -> int:
+        """SK, in tokens."""
+        return self.geometry.seqlen_k
+
+    @property
+    def block_size(self) -> tuple[int, int]:
+        """(bq, bk), in tokens, in both directions."""
+        return self.geometry.block_size
+
+    @property
+    def batch(self) -> int:
+        """1, or the batch size."""
+        return int(self.pattern_id.shape[0])
+
+    @property
+    def heads(self) -> int:
+        """1, the number of KV heads, or the number of query heads."""
+        return int(self.pattern_id.shape[1])
+
+    @property
+    def num_patterns(self) -> int:
+        """P: distinct patterns held. A plan with no rows holds one, empty."""
+        rows = self.axes.rows
+        if rows == 0:
+            return 1
+        return (len(self.row_ptr) - 1) // rows
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks listed, over the distinct patterns."""
+        return len(self.col)
+
+    @property
+    def num_tiles(self) -> int:
+        """Distinct bit tiles held."""
+        return len(self.tiles)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arrays live."""
+        return self.col.device
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical form, in hex; equal exactly for equal plans."""
+        from maskplan.normal import digest
+
+        return digest(self)
+
+    def validate(self) -> Self:
+        """The plan itself, once every invariant of the class docstring has been checked.
+
+        Reads every entry: O(blocks + tiles).
+
+        Raises:
+            PlanError: naming the number of the invariant, where it broke and the value.
+        """
+        from maskplan.validate import validate
+
+        validate(self)
+        return self
+
+    def canonical(self) -> Self:
+        """The normal form: see the class docstring. Same meaning, and equal arrays if equal."""
+        from maskplan.normal import canonical
+
+        return canonical(self)
+
+    def to_dense(self) -> Tensor:
+        """The mask this plan means, token by token: its definition, slow and as large as it looks.
+
+        Returns:
+            bool [batch, heads, SQ, SK], or [batch, heads, SK, SQ] of a `TransposedPlan`.
+        """
+        from maskplan.dense import to_dense
+
+        return to_dense(self)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        from maskplan.normal import equal
+
+        return equal(self, other)  # type: ignore[arg-type]
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.geometry}, batch={self.batch}, heads={self.heads}, "
+            f"patterns={self.num_patterns}, blocks={self.num_blocks}, tiles={self.num_tiles})"
+        )
+
+    def __str__(self) -> str:
+        from maskplan.viz.text import picture
+
+        return picture(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Plan(BlockLists):
+    """Forward lists: for each Q block, the KV blocks it visits. A frozen value.
+
+    Attributes:
+        geometry: SQ, SK and block size (bq, bk), in tokens; M and N blocks.
+        pattern_id: int32 [batch, heads]: the pattern of each (batch, head); batch is 1 or B, heads
+            are 1, HK or HQ.
+        row_ptr: int64 [P * M + 1]: row (pattern, Q block), Q block fastest, lists
+            col[row_ptr[row] : row_ptr[row + 1]].
+        col: int32 [blocks]: KV blocks.
+        tile_id: int32 [blocks], or None when all blocks are full: -1 where every in-range pair of
+            the block attends, else its row of `tiles`.
+        tiles: int32 [T, bq, ceil(bk / 32)] bit patterns: bit i of word w is key 32 * w + i.
+        provenance: how the plan was made; no part of equality or digest.
+
+    Invariants, checked by `validate()`:
+
+        1. pattern_id holds at least one entry, each in [0, P).
+        2. row_ptr starts at 0, never decreases and ends at the number of blocks.
+        3. each col is in [0, N).
+        4. cols ascend strictly in a row.
+        5. each tile_id is -1 or in [0, T).
+        6. tile bits past the block's width, or outside (SQ, SK) where the tile is used, are 0.
+
+    The canonical form, which builders on the CPU return, also has:
+
+        7. no listed block is empty, and a block that is complete in range is -1.
+        8. tiles are distinct, and numbered by first use over the rows.
+        9. patterns are distinct, and numbered by first use in pattern_id.
+       10. tile_id is None when every block is full.
+
+    Together they make a canonical plan a function of (dense mask, block size).
+
+    Raises:
+        PlanTypeError: if an array has the wrong dtype, rank or shape.
+    """
+
+    @property
+    def axes(self) -> Axes:
+        """Rows are queries, columns are keys."""
+        return self.geometry.axes
+
+    @property
+    def density(self) -> float:
+        """Kept pairs over all pairs, at token level, over (batch, heads)."""
+        return self.stats().density
+
+    def stats(self, *, head_dim: int = 128) -> "PlanStats":
+        """Pairs, densities, block counts, work and its balance, FLOPs and bytes."""
+        from maskplan.stats import stats
+
+        return stats(self, head_dim=head_dim)
+
+    def __and__(self, other: "Plan") -> "Plan":
+        """Pairs kept by both."""
+        from maskplan.transform.combine import combine
+
+        return combine(self, other, "&")
+
+    def __or__(self, other: "Plan") -> "Plan":
+        """Pairs kept by either."""
+        from maskplan.transform.combine import combine
+
+        return combine(self, other, "|")
+
+    def __sub__(self, other: "Plan") -> "Plan":
+        """Pairs kept here and not in `other`."""
+        from maskplan.transform.combine import combine
+
+        return combine(self, other, "-")
+
+    def transpose(self) -> "TransposedPlan":
+        """The same pairs listed per KV block: what LoopQ walks."""
+        from maskplan.transform.transpose import transpose_plan
+
+        return transpose_plan(self)
+
+    def reblock(self, block_size: tuple[int, int], *, superset: bool = False) -> "Plan":
+        """The same pairs in blocks of another size, up or down, exact by bits."""
+        from maskplan.transform.reblock import reblock
+
+        return reblock(self, block_size, superset=superset)
+
+    def crop(self, *, q: tuple[int, int] | None = None, k: tuple[int, int] | None = None) -> "Plan":
+        """The plan of queries [q[0], q[1]) and keys [k[0], k[1]) alone, renumbered from 0."""
+        from maskplan.transform.crop import crop
+
+        return crop(self, q=q, k=k)
+
+    def with_heads(self, heads: int) -> "Plan":
+        """The plan for `heads` heads: each head here serves heads / self.heads neighbours."""
+        from maskplan.transform.heads import with_heads
+
+        return with_heads(self, heads)
+
+    def shard(self, axis: str, index: int, count: int) -> "Plan":
+        """Part `index` of `count` equal parts along "q" (whole Q blocks) or "heads"."""
+        from maskplan.transform.shard import shard
+
+        return shard(self, axis, index, count)
+
+    def lower(self, target: "Target | str", **options: Any) -> "LoweredPlan":
+        """Everything one backend needs, forward and backward, as tensors."""
+        from maskplan.lower.lowered import lower
+
+        return lower(self, target, **options)
+
+    def block_sparse_tensors(
+        self, target: "Target | None" = None, **options: Any
+    ) -> "BlockSparseTensors":
+        """Padded lists for the forward, or for a LoopK backward."""
+        from maskplan.lower.tensors import forward_tensors
+
+        return forward_tensors(self, target, **options)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the plan to one safetensors file; an interrupted save leaves the old file whole."""
+        from maskplan.io import save
+
+        save(self, path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class TransposedPlan(BlockLists):
+    """LoopQ lists: for each KV block, the Q blocks that visit it. A frozen value.
+
+    The fields are those of `Plan` with rows and columns changed over: a row is (pattern, KV block),
+    col holds Q blocks, tiles are int32 [T, bk, ceil(bq / 32)] with bit i of word w for query
+    32 * w + i. `geometry` and `block_size` stay those of the plan, (bq, bk). The invariants and the
+    canonical form are the same ten.
+    """
+
+    @property
+    def axes(self) -> Axes:
+        """Rows are keys, columns are queries."""
+        return self.geometry.axes.transposed
+
+    def transpose(self) -> Plan:
+        """The forward lists again."""
+        from maskplan.transform.transpose import transpose_back
+
+        return transpose_back(self)
+
+    def reblock(self, block_size: tuple[int, int], *, superset: bool = False) -> "TransposedPlan":
+        """The same pairs in blocks of (bq, bk) tokens, exact by bits."""
+        from maskplan.transform.reblock import reblock
+
+        return reblock(self, block_size, superset=superset)
+
+    def block_sparse_tensors(
+        self, target: "Target | None" = None, **options: Any
+    ) -> "BlockSparseTensors":
+        """Padded lists for a LoopQ backward."""
+        from maskplan.lower.tensors import loop_q_tensors
+
+        return loop_q_tensors(self, target, **options)
