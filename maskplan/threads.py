@@ -6,16 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 
-def split(total: int, parts: int) -> list[tuple[int, int]]:
-    """[0, total) cut into at most `parts` ranges of nearly equal size, none empty.
+def bounds(total: int, parts: int, index: int) -> tuple[int, int]:
+    """Range `index` of [0, total) cut into `parts` ranges; the first ones are one longer.
 
-    >>> split(10, 3)
+    >>> [bounds(10, 3, i) for i in range(3)]
     [(0, 4), (4, 7), (7, 10)]
     """
-    parts = max(1, min(parts, total))
     size, extra = divmod(total, parts)
-    stops = [(i + 1) * size + min(i + 1, extra) for i in range(parts)]
-    return list(zip([0, *stops[:-1]], stops, strict=True))
+    start = index * size + min(index, extra)
+    return start, start + size + (index < extra)
 
 
 def run_ranges(work: Callable[[int, int], None], total: int, *, smallest: int = 1) -> None:
@@ -27,7 +26,8 @@ def run_ranges(work: Callable[[int, int], None], total: int, *, smallest: int = 
     Raises:
         Exception: the first that a call of `work` raised.
     """
-    ranges = split(total, min(torch.get_num_threads(), max(1, total // max(1, smallest))))
+    parts = min(torch.get_num_threads(), max(1, total // max(1, smallest)))
+    ranges = [bounds(total, parts, index) for index in range(parts)]
     if len(ranges) == 1:
         work(*ranges[0])
         return

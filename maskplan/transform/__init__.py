@@ -1,0 +1,1 @@
+"""Plans from plans: set algebra, transpose, reblocking, cropping, heads and shards."""
