@@ -8,6 +8,7 @@ from maskplan.errors import (
     UnsupportedError,
 )
 from maskplan.geometry import Geometry
+from maskplan.io import load
 from maskplan.plan import Plan, TransposedPlan
 from maskplan.provenance import Provenance
 
@@ -21,4 +22,5 @@ __all__ = [
     "Provenance",
     "TransposedPlan",
     "UnsupportedError",
+    "load",
 ]
