@@ -127,7 +127,7 @@ def load(path: str | PathLike[str]) -> Plan | TransposedPlan:
                 block_size=tuple(fields["block_size"]),
             ),
             provenance=_provenance(fields["provenance"]),
-            **{name: arrays.get(name) for name in _TENSORS},
+            **({"tile_id": None} | arrays),
         )
         _check_row_ptr(plan, path)
         plan.validate()
@@ -175,7 +175,7 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def _refuse(  # noqa: PLR0917  the five parts of an error, in their order
+def _refuse(
     path: Path,
     where: str,
     what: str,

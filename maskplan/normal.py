@@ -71,7 +71,8 @@ def _take(tiles: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """`tiles[numbers]`, without a copy where that changes nothing."""
     if len(numbers) == len(tiles) and np.array_equal(numbers, np.arange(len(tiles))):
         return tiles
-    return tiles[numbers]
+    taken: np.ndarray = tiles[numbers]
+    return taken
 
 
 def equal(one: BlockLists, other: BlockLists) -> bool:

@@ -34,7 +34,10 @@ def tile_counts(tiles):
 
 @kernel
 def classify(row_ptr, col, tile_id, codes, counts, axes):
-    """Content of each block, int32 [blocks]; `axes` = rows, row_len, col_len, row_block, col_block."""
+    """Content of each block, int32 [blocks].
+
+    `axes` = (rows, row_len, col_len, row_block, col_block).
+    """
     rows, row_len, col_len, row_block, col_block = axes
     content = np.empty(col.size, dtype=np.int32)
     for line in range(row_ptr.size - 1):

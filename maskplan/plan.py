@@ -162,7 +162,7 @@ class BlockLists:
             return NotImplemented
         from maskplan.normal import equal
 
-        return equal(self, other)  # type: ignore[arg-type]
+        return equal(self, other)
 
     def __hash__(self) -> int:
         return hash(self.digest)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from maskplan.errors import PlanTypeError, sentence
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | Mapping[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | Mapping[str, Json] | None"
 
 
 def _frozen(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -70,7 +70,7 @@ def _check_rows(plan: BlockLists) -> None:
         _fail(2, "rows go backwards", where, int(row_ptr[at + 1]), f"at least {int(row_ptr[at])}")
     if int(row_ptr[-1]) != plan.num_blocks:
         where = f"row_ptr[{len(row_ptr) - 1}]"
-        _fail(2, "rows do not end at the last block", where, int(row_ptr[-1]), plan.num_blocks)
+        _fail(2, "rows do not end at the last block", where, int(row_ptr[-1]), str(plan.num_blocks))
 
 
 def _check_cols(plan: BlockLists, lines: Tensor) -> None:
