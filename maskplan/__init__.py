@@ -24,3 +24,5 @@ __all__ = [
     "UnsupportedError",
     "load",
 ]
+
+__version__ = "0.1.0"
