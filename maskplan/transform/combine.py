@@ -12,18 +12,37 @@ from maskplan.normal import canonical
 from maskplan.plan import Plan
 from maskplan.transform.provenance import derived
 
-_OPERATIONS: dict[str, tuple[int, Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
+_Bits = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _without(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return one & ~other
+
+
+_OPERATIONS: dict[str, tuple[int, _Bits]] = {
     "&": (0, np.bitwise_and),
     "|": (1, np.bitwise_or),
-    "-": (2, lambda a, b: a & ~b),
+    "-": (2, _without),
 }
+
+
+def _lengths(plan: Plan) -> object:
+    return plan.seqlen_q, plan.seqlen_k
+
+
+def _block_size(plan: Plan) -> object:
+    return plan.block_size
+
+
+def _device(plan: Plan) -> object:
+    return str(plan.device)
 
 
 def combine(left: Plan, right: Plan, operation: str) -> Plan:
     """The plan whose dense mask is `left & right`, `left | right` or `left & ~right`.
 
-    Batch and heads of 1 broadcast. Each distinct pair of patterns is merged once, each distinct pair
-    of tiles combined once. O(blocks of both).
+    Batch and heads of 1 broadcast. Each distinct pair of patterns is merged once, each distinct
+    pair of tiles combined once. O(blocks of both).
 
     Raises:
         PlanTypeError: if `right` is not a Plan.
@@ -59,11 +78,7 @@ def _check(left: Plan, right: Plan, operation: str) -> None:
                 remedy="transpose a TransposedPlan back first",
             )
         )
-    facts = {
-        "lengths (SQ, SK)": lambda p: (p.seqlen_q, p.seqlen_k),
-        "block sizes": lambda p: p.block_size,
-        "devices": lambda p: str(p.device),
-    }
+    facts = {"lengths (SQ, SK)": _lengths, "block sizes": _block_size, "devices": _device}
     for name, fact in facts.items():
         if fact(left) != fact(right):
             raise PlanError(
@@ -126,7 +141,7 @@ def _tiles(
     left: Plan,
     right: Plan,
     content: np.ndarray,
-    bits: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    bits: _Bits,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(tile_id, tiles): both plans' tiles, then one for each distinct pair to be combined."""
     tiles_a, tiles_b = left.tiles.numpy(), right.tiles.numpy()
@@ -153,4 +168,3 @@ def _full_tiles(axes: Axes) -> np.ndarray:
     keep[2:, axes.row_len % axes.row_block or axes.row_block :] = False
     keep[1::2, :, axes.col_len % axes.col_block or axes.col_block :] = False
     return pack(keep).numpy()
-

@@ -24,9 +24,7 @@ def _range(bounds: tuple[int, int] | None, name: str, length: int) -> tuple[int,
     return start, stop
 
 
-def crop(
-    plan: Plan, *, q: tuple[int, int] | None = None, k: tuple[int, int] | None = None
-) -> Plan:
+def crop(plan: Plan, *, q: tuple[int, int] | None = None, k: tuple[int, int] | None = None) -> Plan:
     """The plan of queries [q[0], q[1]) and keys [k[0], k[1]) alone, both renumbered from 0.
 
     Its dense mask is that slice of the plan's. Bounds need not lie on blocks; None is everything.
@@ -38,6 +36,4 @@ def crop(
     geometry = Geometry(seqlen_q=q1 - q0, seqlen_k=k1 - k0, block_size=plan.block_size)
     result = retile(plan, geometry, (q0, k0))
     same = (q0, q1, k0, k1) == (0, plan.seqlen_q, 0, plan.seqlen_k)
-    return derived(
-        result, "crop", plan, parameters={"q": [q0, q1], "k": [k0, k1]}, keep_grid=same
-    )
+    return derived(result, "crop", plan, parameters={"q": [q0, q1], "k": [k0, k1]}, keep_grid=same)

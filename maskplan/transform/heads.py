@@ -26,6 +26,4 @@ def with_heads(plan: Plan, heads: int) -> Plan:
                 remedy="plan for 1, HK or HQ heads",
             )
         )
-    return replace(
-        plan, pattern_id=plan.pattern_id.repeat_interleave(heads // plan.heads, dim=1)
-    )
+    return replace(plan, pattern_id=plan.pattern_id.repeat_interleave(heads // plan.heads, dim=1))

@@ -68,8 +68,8 @@ def _ascending(counts, columns, found):
 def _gather_children(row_ptr, col, old, window, new, line, scratch):
     """Children of one new row, bucketed by new column in ascending order.
 
-    `scratch` = (counts [new_cols + 1] all 0, columns [new_cols], child_entry, child_row). Returns how
-    many new columns there are; counts[i] then is where the children of columns[i] start.
+    `scratch` = (counts [new_cols] all 0, columns [new_cols], child_entry, child_row). Returns how
+    many new columns there are; counts[columns[i]] then is where the children of columns[i] stop.
     """
     counts, columns, child_entry, child_row = scratch
     pattern, row = line // new[0], line % new[0]

@@ -17,47 +17,44 @@ KindT = TypeVar("KindT", Plan, TransposedPlan)
 
 
 def transpose_lists(
-    plan: BlockLists, *, sources: bool = False
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Block lists of `plan` by column.
+    row_ptr: Tensor, col: Tensor, rows: int, cols: int, *, sources: bool = True
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Block lists by column.
 
     A stable counting sort, so rows ascend in each column whatever the number of threads.
 
+    Args:
+        row_ptr: int64 [P * rows + 1].
+        col: int32 [blocks].
+        rows: block rows of a pattern.
+        cols: block columns of a pattern.
+        sources: whether to make the third result.
+
     Returns:
-        row_ptr int64 [P * cols + 1], col int32 [blocks], tile_id int32 [blocks] or None (numbers of
-        the plan's own tiles), and the entry of `plan` that each block came from, int64 [blocks], or
-        None unless `sources`.
+        row_ptr int64 [P * cols + 1], col int32 [blocks], and for each block there the one here that
+        it came from, int64 [blocks], or empty.
     """
     from maskplan.transform import transpose_kernel as kernels
 
-    axes, patterns = plan.axes, plan.num_patterns
-    row_ptr, col = plan.row_ptr.numpy(), plan.col.numpy()
-    none = np.empty(0, dtype=np.int32)
-    tile_id = none if plan.tile_id is None else plan.tile_id.numpy()
-    new_ptr = np.zeros(patterns * axes.cols + 1, dtype=np.int64)
-    new_col = np.empty(len(col), dtype=np.int32)
-    new_tile = np.empty(len(tile_id), dtype=np.int32)
-    source = np.empty(len(col) if sources else 0, dtype=np.int64)
-    size = (axes.rows, axes.cols)
+    if rows == 0 or cols == 0:
+        return row_ptr.new_zeros(cols + 1), col.new_empty(0), row_ptr.new_empty(0)
+    patterns = (len(row_ptr) - 1) // rows
+    ptr, columns = row_ptr.numpy(), col.numpy()
+    new_ptr = np.zeros(patterns * cols + 1, dtype=np.int64)
+    new_col = np.empty(len(columns), dtype=np.int32)
+    source = np.empty(len(columns) if sources else 0, dtype=np.int64)
 
     def count(first: int, last: int) -> None:
-        kernels.count_columns(row_ptr, col, *size, first, last, new_ptr)
+        kernels.count_columns(ptr, columns, rows, cols, first, last, new_ptr)
 
     def scatter(first: int, last: int) -> None:
-        lists = (new_ptr, new_col, new_tile, source)
-        kernels.scatter(row_ptr, col, tile_id, *size, first, last, *lists)
+        kernels.scatter(ptr, columns, rows, cols, first, last, new_ptr, new_col, source)
 
-    if axes.rows and axes.cols:
-        smallest = -(-patterns * _FEWEST_BLOCKS_A_THREAD // max(len(col), 1))
-        run_ranges(count, patterns, smallest=smallest)
-        np.cumsum(new_ptr, out=new_ptr)
-        run_ranges(scatter, patterns, smallest=smallest)
-    return (
-        torch.from_numpy(new_ptr),
-        torch.from_numpy(new_col),
-        None if plan.tile_id is None else torch.from_numpy(new_tile),
-        torch.from_numpy(source) if sources else None,
-    )
+    smallest = -(-patterns * _FEWEST_BLOCKS_A_THREAD // max(len(columns), 1))
+    run_ranges(count, patterns, smallest=smallest)
+    np.cumsum(new_ptr, out=new_ptr)
+    run_ranges(scatter, patterns, smallest=smallest)
+    return torch.from_numpy(new_ptr), torch.from_numpy(new_col), torch.from_numpy(source)
 
 
 def transpose_tiles(tiles: Tensor, width: int) -> Tensor:
@@ -110,12 +107,12 @@ def transpose_back(plan: TransposedPlan) -> Plan:
 def _transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
     if plan.axes.cols == 0:  # lists with no rows hold one pattern, so there must be only one
         plan = canonical(plan)
-    row_ptr, col, tile_id, _ = transpose_lists(plan)
+    row_ptr, col, source = transpose_lists(plan.row_ptr, plan.col, plan.axes.rows, plan.axes.cols)
     axes = plan.axes.transposed
-    tiles = plan.tiles.new_empty(0, axes.row_block, axes.words)
-    if tile_id is not None:
-        kept_id, kept = _renumber(tile_id, plan.tiles)
-        tile_id, tiles = kept_id, transpose_tiles(kept, plan.axes.col_block)
+    tile_id, tiles = None, plan.tiles.new_empty(0, axes.row_block, axes.words)
+    if plan.tile_id is not None:
+        tile_id, kept = _renumber(plan.tile_id[source], plan.tiles)
+        tiles = transpose_tiles(kept, plan.axes.col_block)
     return kind(
         geometry=plan.geometry,
         pattern_id=plan.pattern_id,

@@ -14,11 +14,10 @@ def count_columns(row_ptr, col, rows, cols, first, last, new_ptr):
 
 
 @kernel
-def scatter(row_ptr, col, tile_id, rows, cols, first, last, new_ptr, new_col, new_tile, source):
+def scatter(row_ptr, col, rows, cols, first, last, new_ptr, new_col, source):
     """Fill the transposed lists of patterns [first, last).
 
-    `tile_id` and `new_tile` may be empty (all full); `source`, the forward entry each transposed one
-    came from, may be empty (not wanted).
+    `source`, the block that each came from, may be empty: it is not wanted then.
     """
     for pattern in range(first, last):
         fill = new_ptr[pattern * cols : (pattern + 1) * cols].copy()
@@ -29,8 +28,6 @@ def scatter(row_ptr, col, tile_id, rows, cols, first, last, new_ptr, new_col, ne
                 at = fill[column]
                 fill[column] = at + 1
                 new_col[at] = row
-                if tile_id.size:
-                    new_tile[at] = tile_id[entry]
                 if source.size:
                     source[at] = entry
 

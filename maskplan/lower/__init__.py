@@ -1,0 +1,1 @@
+"""Plans made ready for kernels: legal tiles, merged walks, padded lists, schedules."""

@@ -1,0 +1,218 @@
+"""`BlockSparseTensors`: padded block lists, the form in which kernels exchange plans."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskplan.errors import PlanError, sentence
+from maskplan.lower.target import Target
+from maskplan.plan import BlockLists, Plan, TransposedPlan
+from maskplan.transform.transpose import transpose_lists
+
+FILL = -1
+_WIDTHS = ("compact", "dense")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlockSparseTensors:
+    """Padded lists of full and of mask blocks, every entry past its count -1.
+
+    R is the number of Q blocks (forward, LoopK) or KV blocks (LoopQ), W the width of a list; the
+    two widths may differ. Lists ascend. Field names are those of flash-attn-4.
+
+    Attributes:
+        mask_block_cnt: int32 [batch, heads, R].
+        mask_block_idx: int32 [batch, heads, R, W].
+        full_block_cnt: int32 [batch, heads, R].
+        full_block_idx: int32 [batch, heads, R, W].
+        mask_tile_id: int32, as mask_block_idx: the row of `tiles` with that block's bits.
+        tiles: int32 [T, rows of a block, words]; of S^T for LoopQ.
+        block_size: (packed rows of a Q block, tokens of a KV block).
+        dq_write_order: LoopQ: int32, as mask_block_idx: rank of this KV block among those, mask or
+            full, that add to that Q block's dQ.
+        dq_write_order_full: LoopQ: the same for full_block_idx.
+        spt: LoopQ: whether ranks descend with the KV block; None for the other directions.
+    """
+
+    mask_block_cnt: Tensor
+    mask_block_idx: Tensor
+    full_block_cnt: Tensor
+    full_block_idx: Tensor
+    mask_tile_id: Tensor
+    tiles: Tensor
+    block_size: tuple[int, int]
+    dq_write_order: Tensor | None = None
+    dq_write_order_full: Tensor | None = None
+    spt: bool | None = None
+
+    def fa4(self, *, mask_mod: object = None) -> dict[str, Any]:
+        """The keywords of flash-attn-4's `BlockSparseTensorsTorch`.
+
+        Args:
+            mask_mod: the mask function that will be passed along with these lists. It is only
+                looked at for being there: mask blocks without one would be attended whole.
+
+        Raises:
+            PlanError: if there are mask blocks and no `mask_mod`.
+        """
+        if mask_mod is None and bool((self.mask_block_cnt > 0).any()):
+            raise PlanError(
+                sentence(
+                    what="mask blocks without a mask",
+                    where="BlockSparseTensors.fa4",
+                    got=f"{int(self.mask_block_cnt.sum())} mask blocks and mask_mod=None",
+                    wanted="a mask_mod that keeps their pairs apart",
+                    remedy="pass mask_mod, or ask for more pairs by name with "
+                    "plan.reblock(plan.block_size, superset=True)",
+                )
+            )
+        return {
+            "mask_block_cnt": self.mask_block_cnt,
+            "mask_block_idx": self.mask_block_idx,
+            "full_block_cnt": self.full_block_cnt,
+            "full_block_idx": self.full_block_idx,
+            "block_size": self.block_size,
+            "dq_write_order": self.dq_write_order,
+            "dq_write_order_full": self.dq_write_order_full,
+            "spt": self.spt,
+        }
+
+
+def _padded(plan: BlockLists, value: Tensor, widths: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """`value` int32 [blocks] as padded lists of mask and of full blocks, [batch, heads, R, W]."""
+    from maskplan.lower import tensors_kernel as kernels
+
+    lines = len(plan.row_ptr) - 1
+    mask = np.full((lines, widths[0]), FILL, dtype=np.int32)
+    full = np.full((lines, widths[1]), FILL, dtype=np.int32)
+    kernels.fill_kinds(plan.row_ptr.numpy(), _tile_id(plan), value.numpy(), full, mask)
+    return _by_head(plan, torch.from_numpy(mask)), _by_head(plan, torch.from_numpy(full))
+
+
+def _tile_id(plan: BlockLists) -> np.ndarray:
+    return np.empty(0, dtype=np.int32) if plan.tile_id is None else plan.tile_id.numpy()
+
+
+def _by_head(plan: BlockLists, by_line: Tensor) -> Tensor:
+    """[P * R, ...] of patterns as [batch, heads, R, ...]."""
+    rows = plan.axes.rows
+    patterns = plan.num_patterns if rows else 1
+    return by_line.view(patterns, rows, *by_line.shape[1:])[plan.pattern_id.long()]
+
+
+def _tensors(plan: BlockLists, width: str, rows_per_token: int) -> BlockSparseTensors:
+    from maskplan.lower import tensors_kernel as kernels
+
+    if width not in _WIDTHS:
+        raise PlanError(
+            sentence(
+                what="unknown width",
+                where="block_sparse_tensors",
+                got=repr(width),
+                wanted='"compact" (the longest list) or "dense" (every block)',
+                remedy="name one of these",
+            )
+        )
+    lines = len(plan.row_ptr) - 1
+    full_cnt, mask_cnt = np.empty(lines, np.int32), np.empty(lines, np.int32)
+    kernels.count_kinds(plan.row_ptr.numpy(), _tile_id(plan), full_cnt, mask_cnt)
+    if width == "dense":
+        widths = (max(plan.axes.cols, 1),) * 2
+    else:  # a kernel may not take a list of width 0
+        widths = (int(max(mask_cnt.max(initial=1), 1)), int(max(full_cnt.max(initial=1), 1)))
+    mask_idx, full_idx = _padded(plan, plan.col, widths)
+    ids = torch.zeros_like(plan.col) if plan.tile_id is None else plan.tile_id
+    block_q, block_k = plan.block_size
+    return BlockSparseTensors(
+        mask_block_cnt=_by_head(plan, torch.from_numpy(mask_cnt)),
+        mask_block_idx=mask_idx,
+        full_block_cnt=_by_head(plan, torch.from_numpy(full_cnt)),
+        full_block_idx=full_idx,
+        mask_tile_id=_padded(plan, ids, widths)[0],
+        tiles=plan.tiles,
+        block_size=(block_q * rows_per_token, block_k),
+    )
+
+
+def forward_tensors(
+    plan: Plan,
+    target: Target | None = None,
+    *,
+    direction: str = "forward",
+    width: str = "compact",
+) -> BlockSparseTensors:
+    """Padded forward lists: for each Q block, the KV blocks it visits.
+
+    Args:
+        plan: forward lists, with 1, HK (PackGQA) or HQ heads, as the kernel indexes them.
+        target: the kernel they are for, whose legal tiles are checked; None checks nothing.
+        direction: "forward", or "loop_k" for the backward that streams K and V.
+        width: "compact", the longest list, at least 1; or "dense", the number of KV blocks.
+
+    Raises:
+        PlanError: if the block size does not fit the target, or for an unknown width.
+        UnsupportedError: if the target has no such direction.
+    """
+    if target is not None:
+        target.check(plan.block_size, direction, plan.seqlen_q)
+    return _tensors(plan, width, target.rows_per_token if target else 1)
+
+
+def loop_q_tensors(
+    plan: TransposedPlan,
+    target: Target | None = None,
+    *,
+    width: str = "compact",
+    spt: bool = False,
+) -> BlockSparseTensors:
+    """Padded LoopQ lists: for each KV block, the Q blocks that visit it, with dQ's write order.
+
+    For coarse Q blocks, reblock first: p.reblock((256, 128)).transpose().block_sparse_tensors(...).
+
+    Args:
+        plan: LoopQ lists.
+        target: the kernel they are for; None checks nothing.
+        width: "compact" or "dense", as for forward lists.
+        spt: dQ is added in descending order of KV blocks instead of ascending.
+
+    Raises:
+        PlanError: if the block size does not fit the target, or for an unknown width.
+        UnsupportedError: if the target has no LoopQ backward.
+    """
+    if target is not None:
+        target.check(plan.block_size, "loop_q")
+    lists = _tensors(plan, width, target.rows_per_token if target else 1)
+    widths = (lists.mask_block_idx.shape[-1], lists.full_block_idx.shape[-1])
+    mask, full = _padded(plan, write_order(plan, spt=spt), widths)
+    return BlockSparseTensors(
+        mask_block_cnt=lists.mask_block_cnt,
+        mask_block_idx=lists.mask_block_idx,
+        full_block_cnt=lists.full_block_cnt,
+        full_block_idx=lists.full_block_idx,
+        mask_tile_id=lists.mask_tile_id,
+        tiles=lists.tiles,
+        block_size=lists.block_size,
+        dq_write_order=mask,
+        dq_write_order_full=full,
+        spt=spt,
+    )
+
+
+def write_order(plan: TransposedPlan, *, spt: bool = False) -> Tensor:
+    """Rank of each block's KV block among all that visit the same Q block, int32 [blocks].
+
+    Ranks ascend with the KV block, or descend with `spt`: the order in which a deterministic LoopQ
+    adds to dQ.
+    """
+    axes = plan.axes
+    row_ptr, _, source = transpose_lists(plan.row_ptr, plan.col, axes.rows, axes.cols)
+    lengths = row_ptr.diff()
+    rank = torch.arange(len(source)) - torch.repeat_interleave(row_ptr[:-1], lengths)
+    if spt:
+        rank = torch.repeat_interleave(lengths, lengths) - 1 - rank
+    order = torch.empty(len(source), dtype=torch.int32)
+    order[source] = rank.to(torch.int32)
+    return order

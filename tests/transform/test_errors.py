@@ -1,0 +1,84 @@
+"""What plans refuse to be made into, and in which words; and the sources of results."""
+
+import pytest
+import torch
+
+import maskplan as mp
+from tests.oracle import plan_of_dense
+
+
+def lower_triangle(n: int, block_size: tuple[int, int] = (4, 4), heads: int = 1) -> mp.Plan:
+    ids = torch.zeros(1, heads, dtype=torch.int32)
+    return plan_of_dense(torch.ones(1, n, n).tril().bool(), ids, block_size).canonical()
+
+
+@pytest.mark.parametrize(
+    ("act", "parts"),
+    [
+        (lambda p: p & lower_triangle(9), ["lengths", "(8, 8)", "(9, 9)", "crop"]),
+        (lambda p: p | lower_triangle(8, (4, 2)), ["block sizes", "(4, 4)", "(4, 2)", "reblock"]),
+        (lambda p: p.with_heads(2) - p.with_heads(3), ["heads", "2 and 3", "with_heads"]),
+        (lambda p: p.with_heads(3).with_heads(8), ["heads=8", "multiple of the plan's 3"]),
+        (lambda p: p.crop(q=(3, 9)), ["crop(q=...)", "[3, 9)", "<= 8"]),
+        (lambda p: p.crop(k=(5, 4)), ["crop(k=...)", "[5, 4)"]),
+        (lambda p: p.crop(k=(-1, 4)), ["crop(k=...)", "[-1, 4)"]),
+        (lambda p: p.shard("rows", 0, 2), ["'rows'", '"q" or "heads"']),
+        (lambda p: p.shard("q", 2, 2), ["index", "got 2", "<= 1"]),
+        (lambda p: p.with_heads(4).shard("heads", 0, 3), ["4 heads in 3 shares"]),
+        (lambda p: p.reblock((0, 4)), ["block_size[0]", "got 0"]),
+    ],
+)
+def test_bad_values_are_named(act, parts):
+    with pytest.raises(mp.PlanError) as caught:
+        act(lower_triangle(8))
+
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("act", "parts"),
+    [
+        (lambda p: p & p.transpose(), ["TransposedPlan", "transpose"]),
+        (lambda p: p.reblock(128), ["block_size", "128", "(128, 128)"]),
+        (lambda p: p.reblock((4.0, 4)), ["block_size[0]", "4.0"]),
+        (lambda p: p.with_heads(True), ["heads", "True"]),
+    ],
+)
+def test_wrong_types_are_named(act, parts):
+    with pytest.raises(mp.PlanTypeError) as caught:
+        act(lower_triangle(8))
+
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_plans_of_two_directions_are_never_equal():
+    plan = lower_triangle(8)
+
+    assert plan != plan.transpose()
+    assert plan.digest != plan.transpose().digest
+
+
+def test_reblock_reports_its_amplification():
+    """Density d, groups of s rows without overlap: s rows visit s times what each wants."""
+    eye = plan_of_dense(torch.eye(8).bool(), torch.zeros(1, 1, dtype=torch.int32), (1, 1))
+    coarse = eye.reblock((4, 4))
+
+    assert coarse.provenance.builder == "reblock"
+    assert coarse.provenance.parameters["amplification"] == 4.0
+    whole = eye.reblock((4, 4), superset=True)
+    assert whole.provenance.parameters["amplification"] == 4.0
+    assert mp.amplification(whole) == 1.0, "a superset wants all it visits"
+
+
+def test_removing_a_redundant_operand_changes_nothing():
+    """modded-nanogpt 157: causal & document & (causal | document) is causal & document."""
+    n = 24
+    document = torch.arange(n) // 7
+    ids = torch.zeros(1, 1, dtype=torch.int32)
+    same = (document[:, None] == document[None, :])[None]
+    docs, causal = plan_of_dense(same, ids, (4, 4)).canonical(), lower_triangle(n)
+
+    assert causal & docs & (causal | docs) == causal & docs
+    assert causal - (causal - docs) == causal & docs
