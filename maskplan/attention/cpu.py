@@ -1,0 +1,214 @@
+"""Backend `cpu`: forward and backward on a CPU, block by block over the lists of the plan.
+
+float32, bfloat16 and float16 inputs are computed in float32, float64 in float64. Threads take
+pieces of rows (forward) or stripes of rows (backward); `simd_kernel` says why the products are made
+here and not by a BLAS.
+
+NOTE [Who owns the gradients]: five products make a backward, if each pair of blocks is visited
+once. Visiting key by key (`loop_q`) keeps dK and dV of the keys at hand in cache; dQ then has
+several authors. Each stripe of keys gets a dQ buffer of its own, filled in a fixed order, and the
+stripes are summed in a fixed order: no locks, and the same bits every time for one number of
+threads. `loop_k` is the mirror image, and the one for key blocks of a few tokens, which have to be
+gathered. "auto" takes `loop_k` for those and `loop_q` otherwise.
+
+Memory beyond inputs and results: float copies of k and v in panels (in the backward, of what the
+loop streams: q and dO, or k and v), about 1 MiB of work space a thread, and the stripes' buffers,
+at most `STRIPE_BUDGET` bytes or one buffer. Nothing grows with SQ * SK.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskplan.attention import cpu_inputs as inputs
+from maskplan.attention.call import AttentionCall
+from maskplan.attention.operands import Lists, Panels, Rows
+from maskplan.attention.workers import PIECES_PER_THREAD, even_pieces, run_pieces
+
+NAME = "cpu"
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# Stripes are made while their buffers fit; fewer stripes keep fewer threads busy.
+STRIPE_BUDGET = 1 << 30
+_STRIPES_PER_THREAD = 2
+# `loop_q` gathers queries of smaller blocks: a product this shallow would spend its time loading
+# and storing dK and dV.
+_SMALLEST_Q_BLOCK = 16
+# Key blocks that panels would pad by more than this are gathered.
+_MOST_PADDING = 1.25
+
+
+def supports(call: AttentionCall) -> str | None:
+    """None, or the reason why this backend cannot make the call."""
+    if call.q.device.type != "cpu":
+        return f"tensors are on {call.q.device}, and it runs on the CPU"
+    if call.q.dtype not in DTYPES:
+        return f"it does not compute {str(call.q.dtype).removeprefix('torch.')}"
+    return None
+
+
+def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """(out [B, SQ, HQ, DV] in the dtype of q, lse [B, HQ, SQ] in the dtype of computation)."""
+    dtype = inputs.compute_dtype(call)
+    out = call.new(call.q, int(call.v.shape[3]), dtype)
+    lse = torch.empty(call.batch, call.heads, call.plan.seqlen_q, dtype=dtype)
+    if call.empty:
+        return out.zero_().to(call.q.dtype), lse.fill_(-torch.inf)
+    from maskplan.attention import block_kernel, forward_kernel, pack_kernel
+
+    block_k = call.plan.block_size[1]
+    lists = inputs.query_lists(call)
+    q = inputs.tokens(call.q, dtype)
+    rest = (
+        inputs.bad_blocks(call, block_k, call.v),
+        inputs.tokens(out, dtype),
+        inputs.flat(lse),
+        inputs.scalar(call.scale, dtype),
+    )
+    parts = -(-lists.block_q // block_kernel.TILE)
+    work = (inputs.counts(lists) + 1).reshape(-1).repeat(parts)
+    bounds = even_pieces(work, PIECES_PER_THREAD * torch.get_num_threads())
+    if _gathers_keys(call):
+        k, v = inputs.tokens(call.k, dtype), inputs.tokens(call.v, dtype)
+
+        def run(first: int, last: int) -> None:
+            forward_kernel.forward_gather(first, last, lists, q, k, v, *rest)
+    else:
+        keys = inputs.packed(pack_kernel.pack_columns, call.k, block_k, dtype)
+        values = inputs.packed(pack_kernel.pack_rows, call.v, block_k, dtype)
+
+        def run(first: int, last: int) -> None:
+            forward_kernel.forward_blocks(
+                first, last, lists, q, Panels(keys, 0, 0), Panels(values, 0, 0), *rest
+            )
+
+    run_pieces(run, bounds, _multiplications(call, lists))
+    return out.to(call.q.dtype), lse
+
+
+def backward(
+    call: AttentionCall, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv), shaped and typed as q, k and v.
+
+    Args:
+        call: the call of the forward.
+        out, lse: what the forward gave.
+        dout: [B, SQ, HQ, DV].
+        dlse: [B, HQ, SQ], or None for zeros.
+    """
+    if call.empty:
+        return torch.zeros_like(call.q), torch.zeros_like(call.k), torch.zeros_like(call.v)
+    dtype = inputs.compute_dtype(call)
+    delta = (out.to(dtype) * dout.to(dtype)).sum(-1).transpose(1, 2)
+    if dlse is not None:
+        delta = delta - dlse.to(dtype)
+    exponent = lse.to(dtype) * math.log2(math.e)
+    stats = (inputs.flat(exponent.contiguous()), inputs.flat(delta.contiguous()))
+    loop = call.backward
+    if loop == "auto":
+        loop = "loop_k" if _gathers_keys(call) else "loop_q"
+    return (_loop_k if loop == "loop_k" else _loop_q)(call, dout, stats, dtype)
+
+
+def _loop_q(
+    call: AttentionCall, dout: Tensor, stats: tuple[Any, Any], dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    from maskplan.attention import loop_q_kernel, pack_kernel
+
+    bq, bk = call.plan.block_size
+    lists = inputs.key_lists(call)
+    gather = bq < _SMALLEST_Q_BLOCK
+    panels = (inputs.empty_array(dtype),) * 2
+    if not gather:
+        panels = (
+            inputs.packed(pack_kernel.pack_rows, call.q, bq, dtype),
+            inputs.packed(pack_kernel.pack_rows, dout, bq, dtype),
+        )
+    bad = (inputs.bad_blocks(call, bk, call.k), inputs.bad_blocks(call, bq, call.q, dout))
+    width = inputs.padded(int(call.q.shape[3]), dtype)
+    stripes = _stripes(call, width * call.q[..., 0].numel() * dtype.itemsize)
+    runs = inputs.runs_of(call, lists, stripes)
+    partial = torch.zeros(stripes, call.batch, call.heads, lists.seqlen_q, width, dtype=dtype)
+    dk = call.new(call.k, int(call.k.shape[3]), dtype)
+    dv = call.new(call.v, int(call.v.shape[3]), dtype)
+    q, k, v, grad = (inputs.tokens(x, dtype) for x in (call.q, call.k, call.v, dout))
+    results = (Rows(inputs.flat(partial), 0, width), inputs.tokens(dk, dtype), inputs.tokens(dv, dtype))
+    scale = inputs.scalar(call.scale, dtype)
+
+    def run(first: int, last: int) -> None:
+        loop_q_kernel.loop_q(
+            first, last, runs, lists, q, k, v, grad, panels, stats, bad, *results, scale, gather
+        )
+
+    run_pieces(run, list(range(len(runs) + 1)), _multiplications(call, lists))
+    dq = _sum_stripes(call, partial, call.q)
+    return dq, dk.to(call.k.dtype), dv.to(call.v.dtype)
+
+
+def _loop_k(
+    call: AttentionCall, dout: Tensor, stats: tuple[Any, Any], dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    from maskplan.attention import loop_k_kernel, pack_kernel
+
+    bq, bk = call.plan.block_size
+    lists = inputs.query_lists(call)
+    gather = _gathers_keys(call)
+    panels = (inputs.empty_array(dtype),) * 3
+    if not gather:
+        panels = (
+            inputs.packed(pack_kernel.pack_columns, call.k, bk, dtype),
+            inputs.packed(pack_kernel.pack_columns, call.v, bk, dtype),
+            inputs.packed(pack_kernel.pack_rows, call.k, bk, dtype),
+        )
+    bad = (inputs.bad_blocks(call, bq, call.q, dout), inputs.bad_blocks(call, bk, call.k))
+    widths = [inputs.padded(int(x.shape[3]), dtype) for x in (call.k, call.v)]
+    stripes = _stripes(call, sum(widths) * call.k[..., 0].numel() * dtype.itemsize)
+    runs = inputs.runs_of(call, lists, stripes)
+    partial_k, partial_v = (
+        torch.zeros(stripes, *call.k.shape[::2][:2], lists.seqlen_k, width, dtype=dtype)
+        for width in widths
+    )
+    dq = call.new(call.q, int(call.q.shape[3]), dtype)
+    q, k, v, grad = (inputs.tokens(x, dtype) for x in (call.q, call.k, call.v, dout))
+    results = (
+        inputs.tokens(dq, dtype),
+        Rows(inputs.flat(partial_k), 0, widths[0]),
+        Rows(inputs.flat(partial_v), 0, widths[1]),
+    )
+    scale = inputs.scalar(call.scale, dtype)
+
+    def run(first: int, last: int) -> None:
+        loop_k_kernel.loop_k(
+            first, last, runs, lists, q, k, v, grad, panels, stats, bad, *results, scale, gather
+        )
+
+    run_pieces(run, list(range(len(runs) + 1)), _multiplications(call, lists))
+    dk = _sum_stripes(call, partial_k, call.k)
+    return dq.to(call.q.dtype), dk, _sum_stripes(call, partial_v, call.v)
+
+
+def _gathers_keys(call: AttentionCall) -> bool:
+    bk = call.plan.block_size[1]
+    return inputs.padded(bk, inputs.compute_dtype(call)) > _MOST_PADDING * bk
+
+
+def _stripes(call: AttentionCall, buffer_bytes: int) -> int:
+    """Stripes a KV unit is cut into: enough to keep every thread busy, as far as they fit."""
+    units = call.batch * call.heads // call.group
+    wanted = -(-_STRIPES_PER_THREAD * torch.get_num_threads() // units)
+    return max(1, min(wanted, STRIPE_BUDGET // max(buffer_bytes, 1)))
+
+
+def _sum_stripes(call: AttentionCall, partial: Tensor, like: Tensor) -> Tensor:
+    """[stripes, B, H, S, padded] summed in order of stripes, as [B, S, H, F] typed as `like`."""
+    total = partial[0] if len(partial) == 1 else partial.sum(0)
+    result = call.new(like, int(like.shape[3]), like.dtype)
+    return result.copy_(total[..., : like.shape[3]].transpose(1, 2))
+
+
+def _multiplications(call: AttentionCall, lists: Lists) -> float:
+    bq, bk = call.plan.block_size
+    blocks = float(inputs.counts(lists).sum())
+    return blocks * bq * bk * float(call.q.shape[3] + call.v.shape[3])

@@ -1,0 +1,70 @@
+"""What the CPU kernels take: flat arrays with starts and strides, all counted in elements.
+
+Named tuples, because numba passes them by field without a copy. Kernels see every tensor as one
+flat array, so that one compiled version serves every layout, broadcast and stride.
+"""
+
+from typing import Any, NamedTuple
+
+
+class Tokens(NamedTuple):
+    """A tensor [B, S, H, F] whose features lie next to each other.
+
+    Attributes:
+        data: its elements, flat.
+        batch, token, head: strides in elements; 0 where it is broadcast.
+        features: F.
+    """
+
+    data: Any
+    batch: int
+    token: int
+    head: int
+    features: int
+
+
+class Rows(NamedTuple):
+    """Rows of numbers: row r starts at data[start + r * stride]."""
+
+    data: Any
+    start: int
+    stride: int
+
+
+class Panels(NamedTuple):
+    """The right side of a product: panel p, of `simd_kernel.panel` columns, row after row, starts
+    at data[start + p * step].
+    """
+
+    data: Any
+    start: int
+    step: int
+
+
+class Lists(NamedTuple):
+    """The lists of a plan, seen from the side that owns a task (queries, or keys).
+
+    Attributes:
+        row_ptr, col: CSR over (pattern, block of the owning side); int64 and int32.
+        tile_id: int32, -1 full, else the tile; empty when every block is full.
+        tiles: int32 words, flat [T, bq, words], in forward orientation on both sides.
+        pattern: int32 [B * HQ].
+        rows: blocks of the owning side.
+        words: 32-bit words in a tile's row.
+        seqlen_q, seqlen_k, block_q, block_k: tokens.
+        heads, group: HQ, and query heads per KV head.
+    """
+
+    row_ptr: Any
+    col: Any
+    tile_id: Any
+    tiles: Any
+    pattern: Any
+    rows: int
+    words: int
+    seqlen_q: int
+    seqlen_k: int
+    block_q: int
+    block_k: int
+    heads: int
+    group: int
