@@ -1,0 +1,18 @@
+"""`maskplan verify`: a backend against the reference, on a plan of yours."""
+
+from typing import Annotated
+
+import typer
+
+import maskplan as mp
+from maskplan import io
+from maskplan.cli.options import HeadDim, PlanFile
+
+
+def verify(
+    plan: PlanFile,
+    backend: Annotated[str, typer.Option(help="Which backend, or auto.")] = "auto",
+    head_dim: HeadDim = 64,
+) -> None:
+    """Run attention with a plan, forward and backward, and compare with the float64 reference."""
+    print(mp.verify(io.load(plan), backend=backend, head_dim=head_dim))
