@@ -62,7 +62,7 @@ def test_plans_of_two_directions_are_never_equal():
 
 def test_reblock_reports_its_amplification():
     """Density d, groups of s rows without overlap: s rows visit s times what each wants."""
-    eye = plan_of_dense(torch.eye(8).bool(), torch.zeros(1, 1, dtype=torch.int32), (1, 1))
+    eye = plan_of_dense(torch.eye(8).bool()[None], torch.zeros(1, 1, dtype=torch.int32), (1, 1))
     coarse = eye.reblock((4, 4))
 
     assert coarse.provenance.builder == "reblock"
