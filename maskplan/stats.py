@@ -7,12 +7,11 @@ that counts blocks is always called block density.
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from maskplan.bits import popcount
 from maskplan.geometry import Geometry, integer
+from maskplan.pairs import by_pattern, kept_by_block, visited_by_block
 from maskplan.plan import BlockLists
 
 FORWARD_FLOPS = 4  # a pair and a head channel: Q K^T and P V, a multiply and an add each
@@ -189,19 +188,14 @@ def stats(plan: BlockLists, *, head_dim: int = 128) -> PlanStats:
     """
     head_dim = integer(head_dim, "head_dim", low=1)
     axes = plan.axes
-    patterns = plan.num_patterns
-    work = plan.row_ptr.diff().cpu().reshape(patterns, axes.rows)
-    kept, area = _block_pairs(plan)
-    bounds = plan.row_ptr.cpu().numpy()[np.arange(patterns + 1) * axes.rows]
-    uses = np.bincount(plan.pattern_id.cpu().numpy().reshape(-1), minlength=patterns).tolist()
+    kept, area = kept_by_block(plan).cpu(), visited_by_block(plan).cpu()
+    used = plan.pattern_id.cpu().reshape(-1)
+    uses = torch.bincount(used, minlength=plan.num_patterns).tolist()
 
-    def per_pattern(values: np.ndarray) -> np.ndarray:
-        running = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-        return np.diff(running[bounds])
-
-    def total(values: np.ndarray) -> int:
+    def total(by_block: Tensor) -> int:
         # Python integers: pairs of one long pattern fit 64 bits, those of all heads may not.
-        return sum(use * int(n) for use, n in zip(uses, per_pattern(values), strict=True))
+        counts = by_pattern(plan, by_block.long()).tolist()
+        return sum(use * count for use, count in zip(uses, counts, strict=True))
 
     heads = plan.batch * plan.heads
     full, some = total(kept == area), total((kept > 0) & (kept < area))
@@ -217,24 +211,6 @@ def stats(plan: BlockLists, *, head_dim: int = 128) -> PlanStats:
         visited_pairs=total(area),
         bytes=sum(array.nbytes for array in arrays if array is not None),
         pattern_id=plan.pattern_id.cpu(),
-        pattern_pairs=torch.from_numpy(per_pattern(kept)),
-        pattern_work=work,
+        pattern_pairs=by_pattern(plan, kept),
+        pattern_work=plan.row_ptr.diff().cpu().reshape(plan.num_patterns, axes.rows),
     )
-
-
-def _block_pairs(plan: BlockLists) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs kept in, and pairs in range of, each listed block: int64 [blocks] twice."""
-    axes = plan.axes
-    starts = np.arange(axes.rows, dtype=np.int64) * axes.row_block
-    heights = np.minimum(axes.row_block, axes.row_len - starts)
-    lists = plan.row_ptr.diff().cpu().numpy()
-    left = plan.col.cpu().numpy().astype(np.int64) * axes.col_block
-    area = np.minimum(axes.col_block, axes.col_len - left)
-    area *= np.repeat(np.tile(heights, plan.num_patterns), lists)
-    if plan.tile_id is None:
-        return area, area
-    tile_id = plan.tile_id.cpu().numpy()
-    kept = area.copy()
-    masked = tile_id >= 0
-    kept[masked] = popcount(plan.tiles).cpu().numpy()[tile_id[masked]]
-    return kept, area

@@ -54,9 +54,7 @@ def sliding_window(
     """Each query sees the keys around its own position."""
     keys = seqlen_q if seqlen_k is None else seqlen_k
     block = pair(block_size, "--block-size")
-    plan = mp.sliding_window(
-        seqlen_q, keys, left=left, right=right, align=align, block_size=block
-    )
+    plan = mp.sliding_window(seqlen_q, keys, left=left, right=right, align=align, block_size=block)
     _keep(plan, out)
 
 
@@ -92,7 +90,9 @@ def sliding_tile(
 
 @make.command()
 def topk(
-    array: Annotated[Path, typer.Argument(help="An .npy of integers [B, H, rows, topk], -1 padded.")],
+    array: Annotated[
+        Path, typer.Argument(help="An .npy of integers [B, H, rows, topk], -1 padded.")
+    ],
     out: Output,
     seqlen_k: Annotated[int, typer.Option(help="Keys, in tokens.", show_default=False)],
     block_size: Block = "128,128",
@@ -138,7 +138,11 @@ def _array(path: Path, kinds: str, rank: int | None) -> np.ndarray:
             )
         ) from error
     wanted = {"iu": "integers", "b": "bools"}[kinds]
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in kinds or rank not in {None, array.ndim}:
+    if (
+        not isinstance(array, np.ndarray)
+        or array.dtype.kind not in kinds
+        or rank not in {None, array.ndim}
+    ):
         got = f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else "an .npz"
         raise PlanTypeError(
             sentence(

@@ -1,4 +1,4 @@
-"""A long attention run checked where that is affordable: on some of its queries and some of its keys.
+"""A long attention run checked where that is affordable: on some of its queries and of its keys.
 
 A query's output, LSE and gradient need its own row of the mask only, so the reference backend gives
 them from a cropped plan. A key's gradients need every query: they follow in closed form from the
