@@ -19,6 +19,14 @@ def _array(axes: Axes) -> np.ndarray:
     return np.array(sizes, dtype=np.int64)
 
 
+def _spans(old: Axes, origin: int, new: Axes) -> np.ndarray:
+    """First and last new column that each old column reaches, int64 [old columns, 2]."""
+    start = np.arange(old.cols, dtype=np.int64) * old.col_block - origin
+    left, right = np.maximum(start, 0), np.minimum(start + old.col_block, new.col_len)
+    first, last = left // new.col_block, (right - 1) // new.col_block
+    return np.stack([first, np.where(left < right, last, first - 1)], axis=1)
+
+
 def retile(
     plan: ListsT,
     geometry: Geometry,
@@ -44,7 +52,7 @@ def retile(
     tile_id = np.empty(0, dtype=np.int32) if plan.tile_id is None else plan.tile_id.numpy()
     # A full block still needs some tile to point at, so that the kernel has one type to pass on.
     tiles = plan.tiles.numpy() if plan.num_tiles else np.zeros((1, 1, 1), dtype=np.int32)
-    lists = (plan.row_ptr.numpy(), plan.col.numpy())
+    lists = (plan.row_ptr.numpy(), plan.col.numpy(), _spans(plan.axes, window[1], new))
     frame = (_array(plan.axes), np.array(window, dtype=np.int64), _array(new))
     if plan.axes.rows == 0 or new.rows == 0:
         col, out_id = np.empty(0, np.int32), np.empty(0, np.int32)
@@ -52,7 +60,8 @@ def retile(
         row_ptr = np.zeros(plan.num_patterns * new.rows + 1, dtype=np.int64)
     else:
         row_ptr, most = kernels.count_entries(*lists, *frame)
-        col, out_id, out_tiles = kernels.retile(*lists, tile_id, tiles, *frame, row_ptr, most)
+        arrays = (*lists, tile_id, tiles, *frame, row_ptr, most)
+        col, out_id, out_tiles = kernels.retile(*arrays)
     return canonical(
         replace(
             plan,

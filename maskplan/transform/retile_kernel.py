@@ -5,7 +5,8 @@ distinct ones. A new block is a list of children: old blocks, each at an offset,
 tile. Equal lists make equal bits, so the list is looked up first and bits are made once a list. A
 new block with many children (a token-level plan) is rarely met twice: its bits are made directly.
 
-An `axes` array is int64 [rows, row_len, col_len, row_block, col_block].
+An `axes` array is int64 [rows, row_len, col_len, row_block, col_block]; `spans` is int64
+[old columns, 2], the first and the last new column that each old one reaches (last < first: none).
 """
 
 import numpy as np
@@ -22,7 +23,7 @@ _HALF = np.int64(1) << np.int64(32)
 
 
 @kernel
-def count_entries(row_ptr, col, old, window, new):
+def count_entries(row_ptr, col, spans, old, window, new):
     """(row_ptr of the new lists, the most children any new row has)."""
     patterns = (row_ptr.size - 1) // old[0]
     new_cols = -(-new[2] // new[4])
@@ -37,11 +38,8 @@ def count_entries(row_ptr, col, old, window, new):
         for old_row in range(first // old[3], last // old[3] + 1):
             old_line = pattern * old[0] + old_row
             for entry in range(row_ptr[old_line], row_ptr[old_line + 1]):
-                left = max(col[entry] * old[4] - window[1], 0)
-                right = min((col[entry] + 1) * old[4] - window[1], new[2])
-                if left >= right:
-                    continue
-                for place in range(left // new[4], (right - 1) // new[4] + 1):
+                column = col[entry]
+                for place in range(spans[column, 0], spans[column, 1] + 1):
                     children += 1
                     if seen[place] != line:
                         seen[place] = line
@@ -65,7 +63,7 @@ def _ascending(counts, columns, found):
 
 
 @kernel
-def _gather_children(row_ptr, col, old, window, new, line, scratch):
+def _gather_children(row_ptr, col, spans, old, window, new, line, scratch):
     """Children of one new row, bucketed by new column in ascending order.
 
     `scratch` = (counts [new_cols] all 0, columns [new_cols], child_entry, child_row). Returns how
@@ -80,11 +78,8 @@ def _gather_children(row_ptr, col, old, window, new, line, scratch):
         for old_row in range(first // old[3], last // old[3] + 1):
             old_line = pattern * old[0] + old_row
             for entry in range(row_ptr[old_line], row_ptr[old_line + 1]):
-                left = max(col[entry] * old[4] - window[1], 0)
-                right = min((col[entry] + 1) * old[4] - window[1], new[2])
-                if left >= right:
-                    continue
-                for place in range(left // new[4], (right - 1) // new[4] + 1):
+                column = col[entry]
+                for place in range(spans[column, 0], spans[column, 1] + 1):
                     if fill:
                         child_entry[counts[place]] = entry
                         child_row[counts[place]] = old_row
@@ -147,39 +142,41 @@ def _same_key(one, other, size):
 
 
 @kernel
-def _find_key(table, key, size):
-    """(table, its slot for `key`); table = (slots, keys, sizes, tiles, count).
-
-    A slot of -1 in `slots` is free; `keys` is int64 [capacity, _KEY_WORDS].
-    """
-    slots, keys, sizes, tiles, count = table
-    if 2 * (count[0] + 1) > slots.size:
-        capacity = 2 * keys.shape[0]
-        more_keys = np.empty((capacity, keys.shape[1]), dtype=np.int64)
-        more_keys[: keys.shape[0]] = keys
-        more_sizes = np.empty(capacity, dtype=np.int64)
-        more_sizes[: sizes.size] = sizes
-        more_tiles = np.empty(capacity, dtype=np.int32)
-        more_tiles[: tiles.size] = tiles
-        keys, sizes, tiles = more_keys, more_sizes, more_tiles
-        slots = np.full(2 * capacity, -1, dtype=np.int64)
-        for number in range(count[0]):
-            at = np.int64(_key_hash(keys[number], sizes[number]) & np.uint64(slots.size - 1))
-            while slots[at] >= 0:
-                at = (at + 1) & (slots.size - 1)
-            slots[at] = number
-        table = (slots, keys, sizes, tiles, count)
+def _slot(slots, keys, sizes, key, size):
+    """Slot that holds the number of `key`, or the free one (-1) where it belongs."""
     at = np.int64(_key_hash(key, size) & np.uint64(slots.size - 1))
     while slots[at] >= 0:
         number = slots[at]
         if sizes[number] == size and _same_key(keys[number], key, size):
             break
         at = (at + 1) & (slots.size - 1)
-    return table, at
+    return at
 
 
 @kernel
-def retile(row_ptr, col, tile_id, tiles, old, window, new, new_ptr, most):
+def _with_key(table, key, size, tile):
+    """`table` = (slots, keys, sizes, tiles, count) with `key` put in; grown once half full."""
+    slots, keys, sizes, tiles, count = table
+    number = count[0]
+    if number == keys.shape[0]:
+        more_keys = np.empty((2 * number, keys.shape[1]), dtype=np.int64)
+        more_keys[:number] = keys
+        more_sizes = np.empty(2 * number, dtype=np.int64)
+        more_sizes[:number] = sizes
+        more_tiles = np.empty(2 * number, dtype=np.int32)
+        more_tiles[:number] = tiles
+        keys, sizes, tiles = more_keys, more_sizes, more_tiles
+        slots = np.full(4 * number, -1, dtype=np.int64)
+        for known in range(number):
+            slots[_slot(slots, keys, sizes, keys[known], sizes[known])] = known
+    keys[number], sizes[number], tiles[number] = key, size, tile
+    slots[_slot(slots, keys, sizes, key, size)] = number
+    count[0] = number + 1
+    return slots, keys, sizes, tiles, count
+
+
+@kernel
+def retile(row_ptr, col, spans, tile_id, tiles, old, window, new, new_ptr, most):
     """(col, tile_id, tiles) of the new lists; `tile_id` empty on input: every block is full.
 
     Blocks may come out empty, and tiles complete: the caller makes the result canonical.
@@ -205,8 +202,9 @@ def retile(row_ptr, col, tile_id, tiles, old, window, new, new_ptr, most):
         np.empty(64, dtype=np.int32),
         np.zeros(1, dtype=np.int64),
     )
+    slots, keys, sizes, key_tiles, _ = table
     for line in range(new_ptr.size - 1):
-        found = _gather_children(row_ptr, col, old, window, new, line, lists)
+        found = _gather_children(row_ptr, col, spans, old, window, new, line, lists)
         row = line % new[0]
         height = min(new[3], new[1] - row * new[3])
         start = 0
@@ -233,7 +231,7 @@ def retile(row_ptr, col, tile_id, tiles, old, window, new, new_ptr, most):
                 start = stop
                 continue
             looked_up = stop - start <= _MOST_CHILDREN_LOOKED_UP
-            slot, size = np.int64(0), 1 + 2 * (stop - start)
+            size = 1 + 2 * (stop - start)
             if looked_up:
                 key[0] = height * _HALF + width
                 for child in range(start, stop):
@@ -245,10 +243,9 @@ def retile(row_ptr, col, tile_id, tiles, old, window, new, new_ptr, most):
                     if tile_id.size:
                         code = np.int64(tile_id[entry])
                     key[2 + 2 * (child - start)] = code
-                table, slot = _find_key(table, key, size)
-                number = table[0][slot]
+                number = slots[_slot(slots, keys, sizes, key, size)]
                 if number >= 0:
-                    out_tile[entry_out] = table[3][number]
+                    out_tile[entry_out] = key_tiles[number]
                     start = stop
                     continue
             scratch[:] = 0
@@ -262,11 +259,7 @@ def retile(row_ptr, col, tile_id, tiles, old, window, new, new_ptr, most):
             pool, number = intern(pool, scratch)
             out_tile[entry_out] = number
             if looked_up:
-                slots, keys, sizes, key_tiles, count = table
-                slots[slot] = count[0]
-                keys[count[0]] = key
-                sizes[count[0]] = size
-                key_tiles[count[0]] = number
-                count[0] += 1
+                table = _with_key(table, key, size, number)
+                slots, keys, sizes, key_tiles, _ = table
             start = stop
     return out_col, out_tile, pool[0][: pool[3][0]]
