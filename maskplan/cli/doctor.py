@@ -32,8 +32,10 @@ def doctor() -> None:
     print(f"  {'CUDA':<20} {_cuda()}")
     print(f"  {'compiled code':<20} {_cache()}")
     print("\nbackends")
-    for name, reason in _backends().items():
-        print(f"  {name:<20} {'works' if reason is None else reason}")
+    plan = mp.causal(8, 8, block_size=(4, 4))
+    small = torch.zeros(1, 8, 1, 16)
+    for backend in mp.backends(small, small, small, plan):
+        print(f"  {backend.name:<20} {backend.reason or 'works'}")
     if sys.flags.optimize:
         print("\nPython runs with -O: internal checks are off")
 
@@ -63,10 +65,3 @@ def _cache() -> str:
     existing = next(parent for parent in (path, *path.parents) if parent.exists())
     writable = "writable" if os.access(existing, os.W_OK) else "read-only"
     return f"kept in {path} ({writable})"
-
-
-def _backends() -> dict[str, str | None]:
-    """Each backend with None where it works, else the reason why not, for a small float32 call."""
-    plan = mp.causal(8, 8, block_size=(4, 4))
-    q = torch.zeros(1, 8, 1, 16)
-    return dict(mp.backends(q, q, q, plan))
