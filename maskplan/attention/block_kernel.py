@@ -124,7 +124,7 @@ def score(q, keys, rows, count, features, scores, bits, masked, scale):
 
 @kernel
 def product_add_kept(a, a_row, a_k, right, out, rows, panels, depth, bits, flipped):
-    """out += A B over kept pairs alone, with NaN or infinity elsewhere left alone.
+    """Add A B to out over kept pairs alone, with NaN or infinity elsewhere left alone.
 
     Element (i, k) of A is a[i * a_row + k * a_k]; the pair is (i, k), or (k, i) when `flipped`.
     """

@@ -154,7 +154,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
             wanted=f"{k.shape[1]} tokens, {k.shape[2]} heads, as k",
             remedy="pass k and v of the same tokens",
         )
-    if k.shape[2] == 0 and q.shape[2] or k.shape[2] and q.shape[2] % k.shape[2]:
+    if q.shape[2] % k.shape[2] if k.shape[2] else q.shape[2]:
         raise _error(
             PlanError,
             what="query heads do not divide among KV heads",
@@ -229,7 +229,7 @@ def make_call(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    plan: Plan,
+    plan: object,
     *,
     scale: float | None,
     layout: str,

@@ -94,7 +94,8 @@ def backward(
 
     Args:
         call: the call of the forward.
-        out, lse: what the forward gave.
+        out: what the forward gave.
+        lse: likewise.
         dout: [B, SQ, HQ, DV].
         dlse: [B, HQ, SQ], or None for zeros.
     """
@@ -134,7 +135,11 @@ def _loop_q(
     dk = call.new(call.k, int(call.k.shape[3]), dtype)
     dv = call.new(call.v, int(call.v.shape[3]), dtype)
     q, k, v, grad = (inputs.tokens(x, dtype) for x in (call.q, call.k, call.v, dout))
-    results = (Rows(inputs.flat(partial), 0, width), inputs.tokens(dk, dtype), inputs.tokens(dv, dtype))
+    results = (
+        Rows(inputs.flat(partial), 0, width),
+        inputs.tokens(dk, dtype),
+        inputs.tokens(dv, dtype),
+    )
     scale = inputs.scalar(call.scale, dtype)
 
     def run(first: int, last: int) -> None:

@@ -1,6 +1,7 @@
 """Torch tensors and plans as the CPU kernels take them."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,7 @@ def flat(tensor: Tensor) -> Any:
 
 
 def tokens(tensor: Tensor, dtype: torch.dtype) -> Tokens:
-    """[B, S, H, F] as `Tokens` of `dtype`; a copy only if the dtype or the last stride asks for it.
-    """
+    """[B, S, H, F] as `Tokens` of `dtype`; copied for another dtype or a strided last axis."""
     tensor = tensor.detach().to(dtype)
     if tensor.shape[3] > 1 and tensor.stride(3) != 1:
         tensor = tensor.contiguous()
@@ -75,15 +75,15 @@ def key_lists(call: AttentionCall) -> Lists:
 
     lists = query_lists(call)
     cols = call.plan.geometry.num_k_blocks
-    row_ptr, col, tile_id = lists_of_keys(
-        lists.row_ptr, lists.col, lists.tile_id, lists.rows, cols
-    )
+    row_ptr, col, tile_id = lists_of_keys(lists.row_ptr, lists.col, lists.tile_id, lists.rows, cols)
     return lists._replace(row_ptr=row_ptr, col=col, tile_id=tile_id, rows=cols)
 
 
 def counts(lists: Lists) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
     """Blocks listed, int64 [B * HQ, rows]."""
-    return np.diff(lists.row_ptr).reshape(-1, lists.rows)[lists.pattern]
+    per_row: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    per_row = np.diff(lists.row_ptr).reshape(-1, lists.rows)
+    return per_row[lists.pattern]
 
 
 def padded(features: int, dtype: torch.dtype) -> int:
@@ -140,7 +140,6 @@ def runs_of(
     for unit in range(units):
         bounds = even_pieces(work[unit], stripes)
         runs += [
-            (unit, stripe, first, last)
-            for stripe, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False))
+            (unit, stripe, first, last) for stripe, (first, last) in enumerate(pairwise(bounds))
         ]
     return np.array(runs, dtype=np.int64).reshape(-1, 4)

@@ -133,8 +133,9 @@ def forward_blocks(first, last, lists, q, keys, values, bad, out, lse, scale):
 
 @kernel
 def forward_gather(first, last, lists, q, k, v, bad, out, lse, scale):
-    """Tasks [first, last), for key blocks too small to be panels: TILE selected keys are gathered
-    at a time. Arguments as in `forward_blocks`, but k and v are `Tokens`.
+    """Tasks [first, last) over key blocks too small to be panels: TILE keys are gathered at a time.
+
+    Arguments as in `forward_blocks`, but k and v are `Tokens`.
     """
     data = q.data
     width = 2 * VECTOR_BYTES // data.itemsize

@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from maskplan.attention.block_kernel import SCORE_STRIDE, TILE, product_add_kept, score
-from maskplan.attention.operands import Panels, Rows
+from maskplan.attention.block_kernel import SCORE_STRIDE, product_add_kept, score
+from maskplan.attention.operands import Rows
 from maskplan.attention.simd_kernel import (
     product_add,
     product_set,
@@ -77,9 +77,7 @@ def attend_grad(query, key, rows, count, features, bits, masked, unsafe, weights
     panels = (count + width - 1) // width
     span = panels * width
     zero = weights.dtype.type(0)
-    factor = score(
-        query.q, key.k_columns, rows, count, features[0], weights, bits, masked, scale
-    )
+    factor = score(query.q, key.k_columns, rows, count, features[0], weights, bits, masked, scale)
     product_set(
         query.dout.data, query.dout.start, query.dout.stride, 1,
         key.v_columns.data, key.v_columns.start, key.v_columns.step,

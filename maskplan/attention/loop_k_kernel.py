@@ -81,9 +81,7 @@ def stream_gather(query, rows, unit, block, top, lists, k, v, keys, bad, dk, dv,
             k_token, v_token = k_at + token * k.token, v_at + token * v.token
             put_column(k.data, k_token, k.features, near.k_columns.data, 0, count)
             put_column(v.data, v_token, v.features, near.v_columns.data, 0, count)
-            put_row(
-                k.data, k_token, k.features, near.k_panels.data, 0, near.k_panels.step, count
-            )
+            put_row(k.data, k_token, k.features, near.k_panels.data, 0, near.k_panels.step, count)
             if lists.tile_id.size:
                 set_bits(
                     bits.data, 0, lists.tiles, tile_at, rows, lists.words, within, count, tile < 0

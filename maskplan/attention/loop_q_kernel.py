@@ -55,7 +55,9 @@ def store_rows(rows, source, out, at):
 
 
 @kernel
-def stream_blocks(key, count, unit, block, left, lists, q, dout, panels, stats, bad, dq, work, scale):
+def stream_blocks(
+    key, count, unit, block, left, lists, q, dout, panels, stats, bad, dq, work, scale
+):
     """Add the gradients of one key tile and every query of head `unit` that visits its block."""
     width = 2 * VECTOR_BYTES // work[0].itemsize
     q_panels, dout_panels = panels
@@ -100,7 +102,9 @@ def stream_blocks(key, count, unit, block, left, lists, q, dout, panels, stats, 
 
 
 @kernel
-def stream_gather(key, count, unit, block, left, lists, q, dout, queries, stats, bad, dq, work, scale):
+def stream_gather(
+    key, count, unit, block, left, lists, q, dout, queries, stats, bad, dq, work, scale
+):
     """As `stream_blocks`, for query blocks too small for a product: TILE queries at a time."""
     near, bits, rows_of = queries
     bad_keys, bad_queries = bad

@@ -32,8 +32,9 @@ class Rows(NamedTuple):
 
 
 class Panels(NamedTuple):
-    """The right side of a product: panel p, of `simd_kernel.panel` columns, row after row, starts
-    at data[start + p * step].
+    """The right side of a product, in panels of `simd_kernel.panel` columns, row after row.
+
+    Panel p starts at data[start + p * step].
     """
 
     data: Any

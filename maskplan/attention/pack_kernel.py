@@ -40,9 +40,7 @@ def pack_rows(first, last, x, heads, seqlen, block, out):
         unit, start = place // blocks, place % blocks * block
         at = unit // heads * x.batch + unit % heads * x.head + start * x.token
         for t in range(min(block, seqlen - start)):
-            put_row(
-                x.data, at + t * x.token, x.features, out, place * size, block * width, t
-            )
+            put_row(x.data, at + t * x.token, x.features, out, place * size, block * width, t)
 
 
 @kernel

@@ -15,7 +15,7 @@ row after row, so that a product reads it as one stream. Lengths of row operatio
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
@@ -57,9 +57,10 @@ def _register_tile(rows: int, *, add: bool) -> Any:
                     products += [v.fma(left, right[j], sums[2 * i + j]) for j in range(2)]
                 return products
 
-            start = [v.load(c_data, spot) if add else v.const(0.0) for spot in spots]
-            for spot, value in zip(spots, v.loop(depth, 1, start, step), strict=True):
-                v.store(value, c_data, spot)
+            zeros = [v.const(0.0) for _ in spots]
+            for spot, value in zip(spots, v.loop(depth, 1, zeros, step), strict=True):
+                # C joins last: sums of sums lose less than one long sum that starts from C.
+                v.store(builder.fadd(v.load(c_data, spot), value) if add else value, c_data, spot)
             return context.get_dummy_value()
 
         return types.void(a, index, index, index, b, index, c, index, index, index), build
@@ -207,16 +208,14 @@ def transpose_square(_, source, at, stride, target, target_at, target_stride):
         v = Vectors(context, builder, target)
         data, at, stride, out, out_at, out_stride = args
         data, out = v.data(source, data), v.data(target, out)
-        rows = [v.load(data, builder.add(at, builder.mul(stride, INDEX(i)))) for i in range(v.lanes)]
+        rows = [
+            v.load(data, builder.add(at, builder.mul(stride, INDEX(i)))) for i in range(v.lanes)
+        ]
         reach = 1
         while reach < v.lanes:
             for i in range(v.lanes):
                 if not i & reach:
-                    a, b = rows[i], rows[i + reach]
-                    rows[i] = v.pick(a, b, [x + (v.lanes - reach) * ((x & reach) // reach)
-                                            for x in range(v.lanes)])
-                    rows[i + reach] = v.pick(a, b, [x + reach if not x & reach else x + v.lanes
-                                                    for x in range(v.lanes)])
+                    rows[i], rows[i + reach] = v.exchange(rows[i], rows[i + reach], reach)
             reach *= 2
         for i, row in enumerate(rows):
             v.store(row, out, builder.add(out_at, builder.mul(out_stride, INDEX(i))))
@@ -228,8 +227,10 @@ def transpose_square(_, source, at, stride, target, target_at, target_stride):
 
 @kernel
 def product_set(a, a_at, a_row, a_k, b, b_at, b_panel, c, c_at, c_row, rows, panels, depth):
-    """C = A B: element (i, k) of A is a[a_at + i * a_row + k * a_k], panel p of B starts at
-    b[b_at + p * b_panel], row i of C at c[c_at + i * c_row] and holds `panels` panels' columns.
+    """Set C to A B.
+
+    Element (i, k) of A is a[a_at + i * a_row + k * a_k], panel p of B starts at b[b_at + p *
+    b_panel], row i of C starts at c[c_at + i * c_row] and is `panels` panels wide.
     """
     width = 2 * VECTOR_BYTES // c.itemsize
     for p in range(panels):
@@ -250,7 +251,7 @@ def product_set(a, a_at, a_row, a_k, b, b_at, b_panel, c, c_at, c_row, rows, pan
 
 @kernel
 def product_add(a, a_at, a_row, a_k, b, b_at, b_panel, c, c_at, c_row, rows, panels, depth):
-    """C += A B, laid out as in `product_set`."""
+    """Add A B to C, laid out as in `product_set`."""
     width = 2 * VECTOR_BYTES // c.itemsize
     for p in range(panels):
         right, out, i = b_at + p * b_panel, c_at + p * width, 0

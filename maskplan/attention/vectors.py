@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import binding, ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
@@ -34,15 +34,19 @@ class Vectors:
         self.suffix = f"v{self.lanes}f{64 if self.wide else 32}"
 
     def data(self, array_type: Any, array: Any) -> Any:
+        """Address of the first element of an array value."""
         return self.context.make_array(array_type)(self.context, self.ir, array).data
 
     def const(self, value: float) -> Any:
+        """`value` in every lane."""
         return ir.Constant(self.vector, [ir.Constant(self.scalar, value)] * self.lanes)
 
     def const_int(self, value: int) -> Any:
+        """`value` in every lane of a vector of integers of the same width."""
         return ir.Constant(self.integers, [ir.Constant(self.integer, value)] * self.lanes)
 
     def splat(self, scalar: Any) -> Any:
+        """`scalar` in every lane."""
         hole = ir.Constant(self.vector, ir.Undefined)
         first = self.ir.insert_element(hole, scalar, _LANE(0))
         return self.pick(first, hole, [0] * self.lanes)
@@ -52,20 +56,32 @@ class Vectors:
         order = ir.Constant(ir.VectorType(_LANE, self.lanes), [_LANE(lane) for lane in lanes])
         return self.ir.shuffle_vector(a, b, order)
 
+    def exchange(self, a: Any, b: Any, reach: int) -> tuple[Any, Any]:
+        """`a` and `b` with the lanes of `a` at bit `reach` and those of `b` not at it swapped."""
+        every = range(self.lanes)
+        low = [x + self.lanes - reach if x & reach else x for x in every]
+        high = [x + self.lanes if x & reach else x + reach for x in every]
+        return self.pick(a, b, low), self.pick(a, b, high)
+
     def load(self, base: Any, index: Any) -> Any:
+        """base[index : index + lanes]; no alignment is assumed beyond that of 4 bytes."""
         pointer = self.ir.bitcast(self.ir.gep(base, [index]), self.vector.as_pointer())
         return self.ir.load(pointer, align=4)
 
     def store(self, value: Any, base: Any, index: Any) -> None:
+        """Write `value` to base[index : index + lanes]."""
         pointer = self.ir.bitcast(self.ir.gep(base, [index]), self.vector.as_pointer())
         self.ir.store(value, pointer, align=4)
 
     def call(self, name: str, *args: Any) -> Any:
+        """The LLVM intrinsic `name` on vectors."""
         kind = ir.FunctionType(self.vector, [arg.type for arg in args])
-        function = cgutils.get_or_insert_function(self.ir.module, kind, f"{name}.{self.suffix}")
+        insert: Any = cgutils.get_or_insert_function
+        function = insert(self.ir.module, kind, f"{name}.{self.suffix}")
         return self.ir.call(function, args)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
+        """a * b + c, rounded once."""
         return self.call("llvm.fma", a, b, c)
 
     def larger(self, a: Any, b: Any) -> Any:
@@ -97,21 +113,21 @@ class Vectors:
                 series, part, self.const(math.log(2) ** power / math.factorial(power))
             )
         limit = float(bias - 1)
-        inside = self.ir.select(self.ir.fcmp_ordered(">", whole, self.const(-limit)), whole,
-                                self.const(-limit))
-        inside = self.ir.select(self.ir.fcmp_ordered("<", inside, self.const(limit)), inside,
-                                self.const(limit))
-        exponent = self.ir.add(self.ir.fptosi(inside, self.integers), self.const_int(bias))
-        power_of_two = self.ir.bitcast(
-            self.ir.shl(exponent, self.const_int(mantissa)), self.vector
+        inside = self.ir.select(
+            self.ir.fcmp_ordered(">", whole, self.const(-limit)), whole, self.const(-limit)
         )
+        inside = self.ir.select(
+            self.ir.fcmp_ordered("<", inside, self.const(limit)), inside, self.const(limit)
+        )
+        exponent = self.ir.add(self.ir.fptosi(inside, self.integers), self.const_int(bias))
+        power_of_two = self.ir.bitcast(self.ir.shl(exponent, self.const_int(mantissa)), self.vector)
         tiny = self.ir.fcmp_ordered("<", x, self.const(-limit))
         return self.ir.select(tiny, self.const(0.0), self.ir.fmul(series, power_of_two))
 
     def loop(
         self, count: Any, step: int, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]
     ) -> list[Any]:
-        """Run `body(index, carried)` for index 0, step, .. below `count`; the last carried values."""
+        """Run `body(index, carried)` for index 0, step, .. below `count`; the values it ends with."""
         before = self.ir.block
         inside = self.ir.append_basic_block("loop")
         after = self.ir.append_basic_block("loop_end")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -38,10 +39,9 @@ def run_pieces(work: Callable[[int, int], None], bounds: list[int], total_work: 
     """
     threads = min(torch.get_num_threads(), len(bounds) - 1)
     if threads < 2 or total_work < SMALLEST_WORK:
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             work(start, stop)
         return
     with ThreadPoolExecutor(threads) as pool:
-        pieces = zip(bounds, bounds[1:], strict=False)
-        for future in [pool.submit(work, start, stop) for start, stop in pieces]:
+        for future in [pool.submit(work, start, stop) for start, stop in pairwise(bounds)]:
             future.result()

@@ -1,0 +1,212 @@
+"""Backend `reference`: the definition of attention under a plan, in float32 or float64.
+
+Each query gathers its own selected keys and nothing else, so what it does not select cannot reach
+it. Slow and obvious; gradients come from autograd through plain operations. Rows are taken in
+chunks, which are computed again in the backward, so memory stays within `CHUNK_NUMBERS` gathered
+numbers however many pairs there are.
+
+    S = scale * q . k over selected keys;  out = softmax(S) v;  lse = log sum exp S
+
+A query whose every score is -inf, one without keys above all, gives out = 0 and lse = -inf.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
+
+from maskplan.attention.call import AttentionCall
+from maskplan.bits import unpack
+from maskplan.plan import FULL, Plan
+
+NAME = "reference"
+# Numbers gathered at a time: keys per query, padded, times features.
+CHUNK_NUMBERS = 1 << 24
+
+
+def supports(call: AttentionCall) -> str | None:
+    """None, or the reason why this backend cannot make the call."""
+    if call.q.dtype not in (torch.float32, torch.float64):
+        return f"it computes float32 and float64, not {str(call.q.dtype).removeprefix('torch.')}"
+    if call.backward != "auto":
+        return f"its gradients come from autograd, so backward={call.backward!r} means nothing"
+    return None
+
+
+def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """(out [B, SQ, HQ, DV], lse [B, HQ, SQ]), both in the dtype of q."""
+    with torch.no_grad():
+        return attend(call)
+
+
+def backward(
+    call: AttentionCall, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv), shaped and typed as q, k and v. Arguments as in `cpu.backward`.
+
+    The forward is run again, with a graph; `out` and `lse` serve other backends.
+    """
+    del out, lse
+    with torch.enable_grad():
+        leaves = [x.detach().requires_grad_() for x in (call.q, call.k, call.v)]
+        again = replace(call, q=leaves[0], k=leaves[1], v=leaves[2])
+        results = attend(again)
+        given = (dout, torch.zeros_like(results[1]) if dlse is None else dlse.to(call.q.dtype))
+        grads = torch.autograd.grad(results, leaves, given, materialize_grads=True)
+    return grads[0], grads[1], grads[2]
+
+
+def attend(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """(out [B, SQ, HQ, DV], lse [B, HQ, SQ]) of every query, in the dtype of q, differentiable."""
+    rows = torch.arange(call.plan.seqlen_q)
+    outs, lses = [], []
+    for b in range(call.batch):
+        for h in range(call.heads):
+            out, lse = attend_rows(call, b, h, rows)
+            outs.append(out)
+            lses.append(lse)
+    shape = (call.batch, call.heads, call.plan.seqlen_q)
+    features = int(call.v.shape[3])
+    if not outs:
+        nothing = (call.q.sum() + call.k.sum() + call.v.sum()) * 0
+        return nothing.expand(*shape, features).transpose(1, 2), nothing.expand(shape)
+    out = torch.stack(outs).view(*shape, features).transpose(1, 2)
+    return out, torch.stack(lses).view(shape)
+
+
+def attend_rows(call: AttentionCall, b: int, h: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(out [R, DV], lse [R]) of query tokens `rows`, int64 [R], of one batch and head."""
+    q = call.q[b, rows.to(call.q.device), h]
+    k, v = call.k[b, :, h // call.group], call.v[b, :, h // call.group]
+    pattern = int(call.pattern[b, h])
+    outs, lses = [q.new_empty(0, v.shape[1])], [q.new_empty(0)]
+    start = 0
+    for keys in _chunks(call.plan, pattern, rows, int(k.shape[1] + v.shape[1])):
+        part = q[start : start + len(keys)]
+        start += len(keys)
+        out, lse = checkpoint(
+            softmax_over, part, k, v, keys.to(q.device), call.scale, use_reentrant=False
+        )
+        outs.append(out)
+        lses.append(lse)
+    return torch.cat(outs), torch.cat(lses)
+
+
+def softmax_over(
+    q: Tensor, k: Tensor, v: Tensor, keys: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """(out [R, DV], lse [R]) of each query over its own keys.
+
+    Args:
+        q: [R, D].
+        k: [SK, D].
+        v: [SK, DV].
+        keys: int64 [R, K], padded with -1.
+        scale: factor of the scores.
+    """
+    there = keys >= 0
+    near_k = torch.where(there[..., None], k[keys.clamp(min=0)], 0)
+    near_v = torch.where(there[..., None], v[keys.clamp(min=0)], 0)
+    scores = (q[:, None] * near_k).sum(-1) * scale
+    scores = scores.masked_fill(~there, -torch.inf)
+    none = scores.amax(1, keepdim=True) == -torch.inf
+    scores = torch.where(none, 0, scores)
+    out = (scores.softmax(1)[..., None] * near_v).sum(1)
+    lse = scores.logsumexp(1)
+    return torch.where(none, 0, out), torch.where(none[:, 0], -torch.inf, lse)
+
+
+def key_gradients(
+    call: AttentionCall, b: int, hk: int, keys: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
+    dlse: Tensor | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(dk [K, D], dv [K, DV]) of key tokens `keys` of one KV head, from a known out and lse.
+
+    The formula, for keys sampled from a plan too large for autograd: with P = exp(S - lse),
+    dv = P^T dO and dk = scale * (P * (dO v^T - rowsum(out * dO) + dlse))^T q over the queries that
+    select the key.
+
+    Args:
+        call: its dtype is that of the computation.
+        b: which batch.
+        hk: which KV head.
+        keys: int64 [K].
+        out: [B, SQ, HQ, DV].
+        lse: [B, HQ, SQ].
+        dout: as out.
+        dlse: as lse, or None for zeros.
+    """
+    dk = call.k.new_zeros(len(keys), call.k.shape[3])
+    dv = call.v.new_zeros(len(keys), call.v.shape[3])
+    for h in range(hk * call.group, (hk + 1) * call.group):
+        for i, rows in enumerate(queries_of(call.plan, int(call.pattern[b, h]), keys)):
+            q, k, v = call.q[b, rows, h], call.k[b, keys[i], hk], call.v[b, keys[i], hk]
+            do = dout[b, rows, h].to(q.dtype)
+            delta = (out[b, rows, h].to(q.dtype) * do).sum(1)
+            if dlse is not None:
+                delta = delta - dlse[b, h, rows].to(q.dtype)
+            p = (call.scale * (q * k).sum(1) - lse[b, h, rows].to(q.dtype)).exp()
+            p = torch.where(lse[b, h, rows] == -torch.inf, 0, p)
+            dv[i] += (p[:, None] * do).sum(0)
+            dk[i] += call.scale * ((p * ((do * v).sum(1) - delta))[:, None] * q).sum(0)
+    return dk, dv
+
+
+def keys_of_block(plan: Plan, pattern: int, block: int) -> tuple[Tensor, Tensor]:
+    """(keys int64 [n], keep bool [bq, n]): the keys of a Q block's list, and who selects which."""
+    bq, bk = plan.block_size
+    line = pattern * plan.geometry.num_q_blocks + block
+    keys = [torch.empty(0, dtype=torch.int64)]
+    keep = [torch.empty(bq, 0, dtype=torch.bool)]
+    for entry in range(int(plan.row_ptr[line]), int(plan.row_ptr[line + 1])):
+        first = int(plan.col[entry]) * bk
+        size = min(bk, plan.seqlen_k - first)
+        tile = FULL if plan.tile_id is None else int(plan.tile_id[entry])
+        keys.append(torch.arange(first, first + size))
+        if tile == FULL:
+            keep.append(torch.ones(bq, size, dtype=torch.bool))
+        else:
+            keep.append(unpack(plan.tiles[tile], bk)[:, :size])
+    return torch.cat(keys), torch.cat(keep, dim=1)
+
+
+def queries_of(plan: Plan, pattern: int, keys: Tensor) -> list[Tensor]:
+    """For each of `keys`, int64 [K], the queries that select it, int64 and ascending."""
+    bq, _ = plan.block_size
+    found: list[list[Tensor]] = [[torch.empty(0, dtype=torch.int64)] for _ in keys]
+    for block in range(plan.geometry.num_q_blocks):
+        listed, keep = keys_of_block(plan, pattern, block)
+        rows = min(bq, plan.seqlen_q - block * bq)
+        for i, key in enumerate(keys.tolist()):
+            column = keep[:rows, listed == key].any(1)
+            found[i].append(block * bq + column.nonzero()[:, 0])
+    return [torch.cat(parts) for parts in found]
+
+
+def _chunks(plan: Plan, pattern: int, rows: Tensor, features: int) -> Iterator[Tensor]:
+    """Selected keys of `rows`, int64 [r, K] padded with -1, a chunk of rows at a time, in order."""
+    waiting: list[Tensor] = []
+    widest, at = 1, -1
+    for row in rows.tolist():
+        block, within = divmod(row, plan.block_size[0])
+        if block != at:
+            listed, keep = keys_of_block(plan, pattern, block)
+            at = block
+        keys = listed[keep[within]]
+        wider = max(widest, len(keys))
+        if waiting and wider * (len(waiting) + 1) * features > CHUNK_NUMBERS:
+            yield _pad(waiting)
+            waiting, wider = [], max(1, len(keys))
+        waiting.append(keys)
+        widest = wider
+    if waiting:
+        yield _pad(waiting)
+
+
+def _pad(keys: list[Tensor]) -> Tensor:
+    """At least one column, so that a softmax over keys is never over nothing."""
+    padded = pad_sequence(keys, batch_first=True, padding_value=-1)
+    return padded if padded.shape[1] else padded.new_full((len(keys), 1), -1)
