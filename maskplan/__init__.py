@@ -1,5 +1,19 @@
 """maskplan: exact sparse-attention plans, and the block lists that attention kernels walk."""
 
+from maskplan.build import (
+    causal,
+    documents,
+    from_block_lists,
+    from_block_mask,
+    from_bsr,
+    from_cu_seqlens,
+    from_mask_fn,
+    from_ranges,
+    from_token_mask,
+    from_topk,
+    full,
+    sliding_window,
+)
 from maskplan.errors import (
     MaskplanError,
     PlanError,
@@ -30,7 +44,19 @@ __all__ = [
     "TransposedPlan",
     "UnsupportedError",
     "amplification",
+    "causal",
+    "documents",
+    "from_block_lists",
+    "from_block_mask",
+    "from_bsr",
+    "from_cu_seqlens",
+    "from_mask_fn",
+    "from_ranges",
+    "from_token_mask",
+    "from_topk",
+    "full",
     "load",
+    "sliding_window",
     "target",
 ]
 

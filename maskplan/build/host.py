@@ -1,0 +1,137 @@
+"""Arguments of the builders as arrays on the host, checked at the door."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskplan.errors import PlanTypeError, sentence
+
+IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+Integers: TypeAlias = Tensor | np.ndarray[Any, Any] | Sequence[Any]
+
+INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The dtype without its `torch.`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def on_host(tensor: Tensor, name: str) -> Tensor:
+    """`tensor`, checked to be a tensor in CPU memory.
+
+    Raises:
+        PlanTypeError: if it is not a tensor, or lives elsewhere.
+    """
+    if not isinstance(tensor, Tensor):
+        raise PlanTypeError(
+            sentence(
+                what="argument is not a tensor",
+                where=name,
+                got=type(tensor).__name__,
+                wanted="a torch.Tensor",
+                remedy=f"pass torch.as_tensor({name})",
+            )
+        )
+    if tensor.device.type != "cpu":
+        raise PlanTypeError(
+            sentence(
+                what="tensor is not on the CPU",
+                where=name,
+                got=f"device {tensor.device}",
+                wanted="device cpu",
+                remedy=f"pass {name}.cpu(): this builder plans on the host",
+            )
+        )
+    return tensor
+
+
+def bool_tensor(tensor: Tensor, name: str) -> Tensor:
+    """`tensor`, checked to be bool and on the CPU.
+
+    Raises:
+        PlanTypeError: if it is not.
+    """
+    if on_host(tensor, name).dtype != torch.bool:
+        raise PlanTypeError(
+            sentence(
+                what="mask is not bool",
+                where=name,
+                got=name_of(tensor.dtype),
+                wanted="bool, True where attention is kept",
+                remedy=f"say what counts, {name} != 0 or {name} == 0",
+            )
+        )
+    return tensor
+
+
+def index_tensor(tensor: Tensor, name: str) -> Tensor:
+    """`tensor`, checked to be int32 or int64 and on the CPU.
+
+    Raises:
+        PlanTypeError: if it is not.
+    """
+    if on_host(tensor, name).dtype not in INDEX_DTYPES:
+        raise PlanTypeError(
+            sentence(
+                what="tensor has the wrong dtype",
+                where=name,
+                got=name_of(tensor.dtype),
+                wanted="int32 or int64",
+                remedy=f"pass {name}.to(torch.int32)",
+            )
+        )
+    return tensor
+
+
+def rank(tensor: Tensor, name: str, ranks: tuple[int, ...], wanted: str, remedy: str) -> Tensor:
+    """`tensor`, checked to have one of `ranks` axes.
+
+    Raises:
+        PlanTypeError: saying `wanted` and `remedy` if it has another number.
+    """
+    if tensor.ndim not in ranks:
+        raise PlanTypeError(
+            sentence(
+                what="tensor has the wrong rank",
+                where=name,
+                got=f"{tensor.ndim} axes {list(tensor.shape)}",
+                wanted=wanted,
+                remedy=remedy,
+            )
+        )
+    return tensor
+
+
+def int_array(values: Integers, name: str, shape: tuple[int | None, ...]) -> IntArray:
+    """`values` as int64 of `shape`, where None is any size.
+
+    Args:
+        values: a tensor on the CPU, an array or nested sequences, of integers.
+        name: what the error calls it.
+        shape: sizes wanted. An empty sequence passes for a `shape` whose first size is None.
+
+    Raises:
+        PlanTypeError: if the dtype is not an integer one, or the shape is another.
+    """
+    array = np.asarray(on_host(values, name)) if isinstance(values, Tensor) else np.asarray(values)
+    if array.size == 0 and shape[0] is None:
+        array = array.reshape(0, *(size or 0 for size in shape[1:])).astype(np.int64)
+    fits = array.ndim == len(shape) and all(
+        size in (None, got) for size, got in zip(shape, array.shape, strict=True)
+    )
+    if not np.issubdtype(array.dtype, np.integer) or not fits:
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        raise PlanTypeError(
+            sentence(
+                what="argument has the wrong dtype or shape",
+                where=name,
+                got=f"{array.dtype} {list(array.shape)}",
+                wanted=f"integers of shape [{sizes}]",
+                remedy=f"pass {name} as such an array, tensor or list",
+            )
+        )
+    return array.astype(np.int64)

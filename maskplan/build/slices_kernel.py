@@ -1,0 +1,233 @@
+"""Compiled engine of interval-shaped masks; `maskplan.build.slices` says what a slice is.
+
+NOTE [Phases]: patterns repeat, so most mask blocks look like one made before. A block's phase is
+its in-range extent and, for each slice that touches it, the slice clipped to the block and counted
+from its corner. Equal phases have equal bits, so the phase is looked up first and bits are made
+only for a new one. The cache of phases has a fixed size and is emptied when it is full: it saves
+work and decides nothing, because tiles are interned by their bits.
+"""
+
+import numpy as np
+
+from maskplan.build.bit_rows_kernel import reserve, set_bits
+from maskplan.jit import kernel
+from maskplan.tile_pool import count_bits, intern, new_pool
+
+_EMPTY = np.int32(-2)
+_FULL = np.int32(-1)
+_UNKNOWN = np.int32(-3)
+_PHASES = 4096
+_PHASE_NUMBERS = 1 << 16
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_FOLD = np.uint64(29)
+
+
+@kernel
+def _span(piece, top, bottom, bk, seqlen_k, out):
+    """KV blocks of one slice in the rows [top, bottom): touched [out0, out1), full [out2, out3)."""
+    q0, q1, k0, k1, low, high = piece
+    first = max(max(q0, top), k0 - high + 1)
+    last = min(min(q1, bottom), k1 - low) - 1
+    out[0] = out[1] = out[2] = out[3] = 0
+    if first > last or low >= high or k0 >= k1:
+        return
+    out[0] = max(k0, first + low) // bk
+    out[1] = (min(k1, last + high) + bk - 1) // bk
+    if first == top and last == bottom - 1:
+        start, stop = max(k0, last + low), min(k1, first + high)
+        out[2] = (start + bk - 1) // bk
+        out[3] = (stop + bk - 1) // bk if stop >= seqlen_k else stop // bk
+
+
+@kernel
+def _phase(slices, live, count, top, left, height, width, key):
+    """Write the phase of a block to `key`; returns how many numbers it has."""
+    key[0], key[1] = height, width
+    size = 2
+    for i in range(count):
+        q0, q1, k0, k1, low, high = slices[live[i]]
+        r0, r1 = max(q0 - top, 0), min(q1 - top, height)
+        c0, c1 = max(k0 - left, 0), min(k1 - left, width)
+        low, high = max(low + top - left, -height), min(high + top - left, width)
+        if r0 >= r1 or c0 >= c1 or r0 + low >= c1 or r1 - 1 + high <= c0:
+            continue
+        key[size], key[size + 1], key[size + 2] = r0, r1, c0
+        key[size + 3], key[size + 4], key[size + 5] = c1, low, high
+        size += 6
+    return size
+
+
+@kernel
+def _draw(key, size, tile):
+    """Set the bits of a phase in `tile`, int32 [bq, words]."""
+    words = tile.shape[1]
+    flat = tile.reshape(-1)
+    flat[:] = 0
+    for at in range(2, size, 6):
+        low, high = key[at + 4], key[at + 5]
+        for row in range(key[at], key[at + 1]):
+            start, stop = max(key[at + 2], row + low), min(key[at + 3], row + high)
+            if start < stop:
+                set_bits(flat, row * words, start, stop)
+
+
+@kernel
+def _find(phases, key, size):
+    """(slot of the phase, its content or _UNKNOWN, its hash)."""
+    numbers, begin, codes, contents, slots, _ = phases
+    code = np.uint64(size)
+    for i in range(size):
+        code = (code ^ np.uint64(key[i])) * _MIX
+        code ^= code >> _FOLD
+    at = np.int64(code & np.uint64(slots.size - 1))
+    while slots[at] >= 0:
+        other = slots[at]
+        if codes[other] == code and begin[other + 1] - begin[other] == size:
+            same = True
+            for i in range(size):
+                same = same and numbers[begin[other] + i] == key[i]
+            if same:
+                return at, contents[other], code
+        at = (at + 1) & (slots.size - 1)
+    return at, _UNKNOWN, code
+
+
+@kernel
+def _remember(phases, at, code, key, size, content):
+    numbers, begin, codes, contents, slots, count = phases
+    if count[0] == _PHASES or begin[count[0]] + size > numbers.size:
+        slots[:] = -1
+        count[0] = 0
+        at = np.int64(code & np.uint64(slots.size - 1))
+    if size > numbers.size:
+        return
+    here = count[0]
+    numbers[begin[here] : begin[here] + size] = key[:size]
+    begin[here + 1] = begin[here] + size
+    codes[here] = code
+    contents[here] = content
+    slots[at] = here
+    count[0] = here + 1
+
+
+@kernel
+def _sorted_spans(slices, active, count, top, bottom, bk, seqlen_k, spans):
+    """Fill `spans` for the active slices and order both by first block; drops what is untouched.
+
+    The order is kept from row to row, so that the insertion sort finds it nearly done.
+    """
+    touched = 0
+    span = np.empty(4, dtype=np.int64)
+    keep = 0
+    for i in range(count):
+        piece = active[i]
+        if slices[piece, 1] <= top:
+            continue
+        _span(slices[piece], top, bottom, bk, seqlen_k, span)
+        at = keep
+        while at > 0 and spans[at - 1, 0] > span[0]:
+            spans[at] = spans[at - 1]
+            active[at] = active[at - 1]
+            at -= 1
+        spans[at] = span
+        active[at] = piece
+        keep += 1
+        touched += span[0] < span[1]
+    return keep, touched
+
+
+@kernel
+def plan_slices(slices, first, axes):
+    """Block lists of P patterns.
+
+    Args:
+        slices: int64 [S, 6], ascending by q0 within a pattern.
+        first: int64 [P + 1]: pattern p has slices [first[p], first[p + 1]).
+        axes: int64 [4] = SQ, SK, bq, bk.
+
+    Returns:
+        (row_ptr int64 [P * M + 1], col, content, tiles).
+    """
+    seqlen_q, seqlen_k, bq, bk = axes
+    rows = (seqlen_q + bq - 1) // bq
+    row_ptr = np.zeros((first.size - 1) * rows + 1, dtype=np.int64)
+    col, content = np.empty(4096, dtype=np.int32), np.empty(4096, dtype=np.int32)
+    total = 0
+    pool = new_pool(bq, (bk + 31) // 32, 16)
+    tile = np.zeros((bq, (bk + 31) // 32), dtype=np.int32)
+    phases = (
+        np.empty(_PHASE_NUMBERS, dtype=np.int64),
+        np.zeros(_PHASES + 1, dtype=np.int64),
+        np.empty(_PHASES, dtype=np.uint64),
+        np.empty(_PHASES, dtype=np.int32),
+        np.full(2 * _PHASES, -1, dtype=np.int32),
+        np.zeros(1, dtype=np.int64),
+    )
+    active = np.empty(max(slices.shape[0], 1), dtype=np.int64)
+    live = np.empty(active.size, dtype=np.int64)
+    live_span = np.empty(active.size, dtype=np.int64)
+    spans = np.empty((active.size, 4), dtype=np.int64)
+    key = np.empty(2 + 6 * active.size, dtype=np.int64)
+    for pattern in range(first.size - 1):
+        upcoming, count = first[pattern], 0
+        for row in range(rows):
+            top, bottom = row * bq, min((row + 1) * bq, seqlen_q)
+            while upcoming < first[pattern + 1] and slices[upcoming, 0] < bottom:
+                active[count] = upcoming
+                count += 1
+                upcoming += 1
+            count, touched = _sorted_spans(slices, active, count, top, bottom, bk, seqlen_k, spans)
+            nxt, lives, block = 0, 0, np.int64(0)
+            while touched:
+                if lives == 0:
+                    while nxt < count and spans[nxt, 0] >= spans[nxt, 1]:
+                        nxt += 1
+                    if nxt == count:
+                        break
+                    block = max(block, spans[nxt, 0])
+                while nxt < count and spans[nxt, 0] <= block:
+                    live[lives] = active[nxt]
+                    live_span[lives] = nxt
+                    lives += 1
+                    nxt += 1
+                kept, full_stop = 0, np.int64(0)
+                for i in range(lives):
+                    span = live_span[i]
+                    if spans[span, 1] > block:
+                        live[kept], live_span[kept] = live[i], span
+                        kept += 1
+                        if spans[span, 2] <= block:
+                            full_stop = max(full_stop, spans[span, 3])
+                lives = kept
+                if lives == 0:
+                    continue
+                if full_stop > block:
+                    need = total + full_stop - block
+                    col, content = reserve(col, content, need)
+                    for i in range(full_stop - block):
+                        col[total + i] = block + i
+                        content[total + i] = _FULL
+                    total, block = need, full_stop
+                    continue
+                left = block * bk
+                height, width = bottom - top, min(bk, seqlen_k - left)
+                size = _phase(slices, live, lives, top, left, height, width, key)
+                at, what, code = _find(phases, key, size)
+                if what == _UNKNOWN:
+                    _draw(key, size, tile)
+                    bits = count_bits(tile.reshape(-1))
+                    if bits == 0:
+                        what = _EMPTY
+                    elif bits == height * width:
+                        what = _FULL
+                    else:
+                        pool, what = intern(pool, tile)
+                    _remember(phases, at, code, key, size, what)
+                if what != _EMPTY:
+                    col, content = reserve(col, content, total + 1)
+                    col[total] = block
+                    content[total] = what
+                    total += 1
+                block += 1
+            row_ptr[pattern * rows + row + 1] = total
+    return row_ptr, col[:total].copy(), content[:total].copy(), pool[0][: pool[3][0]].copy()
