@@ -1,5 +1,6 @@
 """maskplan: exact sparse-attention plans, and the block lists that attention kernels walk."""
 
+from maskplan import video
 from maskplan.build import (
     causal,
     documents,
@@ -58,6 +59,7 @@ __all__ = [
     "load",
     "sliding_window",
     "target",
+    "video",
 ]
 
 __version__ = "0.1.0"
