@@ -1,6 +1,7 @@
 """maskplan: exact sparse-attention plans, and the block lists that attention kernels walk."""
 
 from maskplan import video
+from maskplan.attention import BackendStatus, attention, backends
 from maskplan.build import (
     causal,
     documents,
@@ -30,8 +31,10 @@ from maskplan.lower.tensors import BlockSparseTensors
 from maskplan.pairs import amplification
 from maskplan.plan import Plan, TransposedPlan
 from maskplan.provenance import Provenance
+from maskplan.stats import PlanStats
 
 __all__ = [
+    "BackendStatus",
     "BlockSparseTensors",
     "Geometry",
     "LoweredPlan",
@@ -39,12 +42,15 @@ __all__ = [
     "Plan",
     "PlanError",
     "PlanFileError",
+    "PlanStats",
     "PlanTypeError",
     "Provenance",
     "Target",
     "TransposedPlan",
     "UnsupportedError",
     "amplification",
+    "attention",
+    "backends",
     "causal",
     "documents",
     "from_block_lists",

@@ -135,7 +135,7 @@ class PlanStats:
         batch, heads = self.pattern_id.shape
         patterns = len(self.pattern_pairs)
         lines = [
-            f"{self.geometry}, batch {batch}, heads {heads}, distinct patterns {patterns}",
+            f"{self.geometry}, batch {batch}, heads {heads}, patterns {patterns}",
             *(f"  {name:<16} {value:>14}  {meaning}" for name, value, meaning in self._table()),
         ]
         return "\n".join(lines)

@@ -20,7 +20,7 @@ from maskplan.viz.text import picture
 
 TILE = (6, 8, 8)
 WINDOW = (3, 3, 3)
-TINY = (7, 9, 9)  # the least latent with every kind of block, so that all code is compiled
+TINY = (7, 9, 33)  # a small latent with every kind of block, so that all code is compiled
 TOLERANCE = 1e-4  # of the largest value: float32 sums of some 8,000 products
 
 
@@ -35,19 +35,19 @@ def demo(
     console = Console(highlight=False, markup=False)
     shape = triple(grid, "--grid")
     _introduce(console, shape, head_dim)
-    with _step(console, "compiling (once; later starts load it from disk)"):
+    with _step(console, "compiling, or loading what an earlier start compiled"):
         _check(_attend(_kept(_plan(TINY)), head_dim))
     with _step(console, "plan"):
         plan = _plan(shape)
     with _step(console, "save, load and compare"):
         plan = _kept(plan)
     figures = plan.stats(head_dim=head_dim)
-    console.print(f"\n{picture(plan)}\n\n{figures}\n")
+    console.print(f"\n{picture(plan)}\n\n{figures}\n", soft_wrap=True)
     run = _attend(plan, head_dim, console)
-    with _step(console, "check 64 queries and 16 keys against the float64 reference"):
+    with _step(console, "check 64 queries and 16 keys in float64"):
         errors = _check(run)
     worst = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
-    console.print(f"largest error over largest value: {worst}")
+    console.print(f"largest error over largest value: {worst}", soft_wrap=True)
     _conclude(console, figures, time.perf_counter() - started)
 
 
@@ -84,7 +84,8 @@ def _step(console: Console, name: str) -> Iterator[None]:
 
 
 def _plan(shape: tuple[int, int, int]) -> mp.Plan:
-    return mp.video.sliding_tile(mp.video.Grid(*shape), tile=TILE, window=WINDOW)
+    grid = mp.video.Grid(*shape)
+    return mp.video.sliding_tile(grid, tile=TILE, window=WINDOW, clamp=True)
 
 
 def _kept(plan: mp.Plan) -> mp.Plan:
@@ -99,16 +100,20 @@ def _kept(plan: mp.Plan) -> mp.Plan:
 
 
 def _attend(plan: mp.Plan, head_dim: int, console: Console | None = None) -> Run:
-    """Attention over seeded noise, forward and backward."""
+    """Attention over seeded noise, its tokens put into the plan's order, forward and backward."""
     console = Console(quiet=True) if console is None else console
+    assert plan.provenance is not None, "a plan file keeps how its plan was made"
+    order = mp.video.TokenOrder.from_provenance(plan.provenance)
+    assert order is not None, "and the grid of a video plan"
     generator = torch.Generator().manual_seed(0)
     shape = (1, plan.seqlen_q, 1, head_dim)
-    q, k, v, grad_out = (torch.randn(shape, generator=generator) for _ in range(4))
+    noise = (torch.randn(shape, generator=generator) for _ in range(4))
+    q, k, v, grad_out = (order.apply(tensor, 1) for tensor in noise)
     q, k, v = (tensor.requires_grad_() for tensor in (q, k, v))
     with _step(console, "attention forward"):
         out, lse = mp.attention(q, k, v, plan, backend="cpu", return_lse=True)
     with _step(console, "attention backward"):
-        out.backward(grad_out)
+        torch.autograd.backward(out, grad_out)
     return Run(plan=plan, q=q, k=k, v=v, out=out.detach(), lse=lse.detach(), grad_out=grad_out)
 
 

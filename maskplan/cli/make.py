@@ -71,16 +71,25 @@ def documents(
 
 @make.command()
 def sliding_tile(
-    grid: Annotated[str, typer.Argument(help="Latent frames, height, width: 21,45,80.")],
+    grid: Annotated[
+        str, typer.Argument(help="Latent frames, height, width: 21,45,80; or wan2.1-720p.")
+    ],
     out: Output,
     tile: Annotated[str, typer.Option(help="Tokens of a tile on each axis.")] = "6,8,8",
     window: Annotated[str, typer.Option(help="Tiles seen on each axis.")] = "3,3,3",
+    text: Annotated[int, typer.Option(help="Text tokens.")] = 0,
+    text_first: Annotated[bool, typer.Option("--text-first", help="Text before video.")] = False,
+    pad: Annotated[bool, typer.Option("--pad", help="Pad edge tiles to whole ones.")] = False,
     block_size: Block = "128,128",
 ) -> None:
     """Sliding tile attention of a video model, over tokens in tile order."""
-    frames, height, width = triple(grid, "GRID")
+    if grid[:1].isalpha():
+        latent = mp.video.Grid.preset(grid)
+    else:
+        latent = mp.video.Grid(*triple(grid, "GRID"), text=text, text_first=text_first)
     plan = mp.video.sliding_tile(
-        mp.video.Grid(frames, height, width),
+        latent,
+        pad=pad,
         tile=triple(tile, "--tile"),
         window=triple(window, "--window"),
         block_size=pair(block_size, "--block-size"),

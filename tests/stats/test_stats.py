@@ -127,7 +127,7 @@ def test_the_printed_table_names_every_figure():
     """SVG#25: a sparsity option that was a density; nothing here is printed without its name."""
     lines = str(stats(plan_of(causal_mask(6, 6), (2, 2)), head_dim=64)).splitlines()
 
-    assert lines[0] == "6 x 6 tokens in blocks of 2 x 2, batch 1, heads 1, distinct patterns 1"
+    assert lines[0] == "6 x 6 tokens in blocks of 2 x 2, batch 1, heads 1, patterns 1"
     rows = [line.split() for line in lines[1:]]
     assert [*rows[0][:2], *rows[1][:2]] == ["density", "58.3333%", "sparsity", "41.6667%"]
     assert lines[3].split()[:3] == ["block", "density", "66.6667%"]
