@@ -51,9 +51,9 @@ def plan_file(tmp_path) -> Path:
             lambda: mp.documents([30, 50], causal=True, block_size=(16, 16)),
         ),
         (
-            ["sliding-tile", "4,8,8", "--tile", "2,4,4", "--window", "1,1,3"],
+            ["sliding-tile", "4,8,8", "--tile", "2,4,4", "--window", "1,1,2"],
             lambda: mp.video.sliding_tile(
-                mp.video.Grid(4, 8, 8), tile=(2, 4, 4), window=(1, 1, 3), block_size=(128, 128)
+                mp.video.Grid(4, 8, 8), tile=(2, 4, 4), window=(1, 1, 2), block_size=(128, 128)
             ),
         ),
     ],
