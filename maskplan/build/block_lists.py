@@ -128,7 +128,8 @@ def from_bsr(
     names = Names("indptr", "indices", geometry.num_q_blocks, 1)
     check_blocks(entries, geometry.num_k_blocks, names, sort=sort)
     pattern_id = torch.zeros((1, 1), dtype=torch.int32)
-    return _plan(in_order(entries), None, geometry, pattern_id, "from_bsr")
+    entries = in_order(entries) if sort else entries
+    return _plan(entries, None, geometry, pattern_id, "from_bsr")
 
 
 def _plan(
@@ -243,16 +244,13 @@ def _entries(
     lists: dict[str, Tensor], counts: str, blocks: str, geometry: Geometry, *, sort: bool
 ) -> Entries:
     names = Names(counts, blocks, geometry.num_q_blocks, lists[counts].shape[1])
-    width = lists[blocks].shape[3]
-    flat = lists[blocks].reshape(-1, width)
-    entries = read_entries(lists[counts].reshape(-1), flat, names)
+    entries = read_entries(lists[counts].flatten(), lists[blocks].flatten(0, 2), names)
     check_blocks(entries, geometry.num_k_blocks, names, sort=sort)
-    return entries
+    return in_order(entries) if sort else entries
 
 
 def _tile_numbers(tile_id: Tensor, masks: Entries, count: int) -> Tensor:
-    width = tile_id.shape[3]
-    numbers = tile_id.reshape(-1, width)[masks.line, masks.slot].long()
+    numbers = tile_id.flatten(0, 2)[masks.line, masks.slot].long()
     bad = ((numbers < 0) | (numbers >= count)).nonzero()
     if len(bad):
         at = int(bad[0, 0])

@@ -83,8 +83,8 @@ def sliding_window(
                     remedy=f"pass {name}=None for a side without end",
                 )
             )
-    low = -ABSENT if left is None else offset - min(left, ABSENT // 2)
-    high = ABSENT if right is None else offset + min(right, ABSENT // 2) + 1
+    low = -ABSENT if left is None else offset - left
+    high = ABSENT if right is None else offset + right + 1
     parameters = sides if align is None else {**sides, "align": align}
     return _band(geometry, low, high, Provenance(builder="sliding_window", parameters=parameters))
 

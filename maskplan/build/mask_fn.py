@@ -85,7 +85,7 @@ def vectorised(fn: MaskFn) -> MaskFn:
                 remedy="pass FlexAttention's mask_mod, or use from_token_mask for a tensor",
             )
         )
-    nested = fn
+    nested = _checked(fn)
     for axis in (3, 2, 1, 0):
         in_dims = tuple(0 if i == axis else None for i in range(4))
         nested = torch.vmap(nested, in_dims=in_dims)
@@ -94,17 +94,31 @@ def vectorised(fn: MaskFn) -> MaskFn:
         from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
         with TransformGetItemToIndex():
-            keep = nested(b, h, q, k)
-        if keep.dtype != torch.bool:
-            raise PlanTypeError(
-                sentence(
-                    what="mask function does not return bool",
-                    where="fn",
-                    got=str(keep.dtype).removeprefix("torch."),
-                    wanted="bool, True where attention is kept",
-                    remedy="return a comparison; a score_mod is not a mask",
-                )
-            )
-        return keep
+            return nested(b, h, q, k)
 
     return evaluate
+
+
+def _checked(fn: MaskFn) -> MaskFn:
+    """`fn`, with its result checked to be a bool tensor."""
+
+    def checked(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        keep: object = fn(b, h, q, k)
+        if isinstance(keep, Tensor) and keep.dtype == torch.bool:
+            return keep
+        got = (
+            str(keep.dtype).removeprefix("torch.")
+            if isinstance(keep, Tensor)
+            else type(keep).__name__
+        )
+        raise PlanTypeError(
+            sentence(
+                what="mask function does not return bool",
+                where="fn",
+                got=got,
+                wanted="a bool tensor, True where attention is kept",
+                remedy="return a comparison; a score_mod is not a mask",
+            )
+        )
+
+    return checked

@@ -124,8 +124,9 @@ def _ranges(values: Integers, name: str, length: int, length_name: str) -> IntAr
 def _cumulative(values: Integers, name: str) -> IntArray:
     sums = int_array(values, name, (None,))
     down = np.diff(sums) < 0
-    at = 0 if not len(sums) or sums[0] != 0 else int(down.argmax()) + 1
-    if at == 0 or down.any():
+    starts_at_0 = len(sums) > 0 and sums[0] == 0
+    if not starts_at_0 or down.any():
+        at = int(down.argmax()) + 1 if starts_at_0 else 0
         raise PlanError(
             sentence(
                 what="cumulative lengths do not start at 0 or decrease",
