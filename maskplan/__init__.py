@@ -31,6 +31,7 @@ from maskplan.lower.tensors import BlockSparseTensors
 from maskplan.pairs import amplification
 from maskplan.plan import Plan, TransposedPlan
 from maskplan.provenance import Provenance
+from maskplan.quality import PlanQuality, quality, recall
 from maskplan.stats import PlanStats
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "PlanFileError",
+    "PlanQuality",
     "PlanStats",
     "PlanTypeError",
     "Provenance",
@@ -63,6 +65,8 @@ __all__ = [
     "from_topk",
     "full",
     "load",
+    "quality",
+    "recall",
     "sliding_window",
     "target",
     "video",

@@ -19,11 +19,11 @@ LAYERS = (
     {"bits", "provenance", "jit", "threads"},
     {"plan", "tile_pool"},
     {"normal", "normal_kernel", "dense", "validate", "stats", "pairs"},
-    {"build", "patterns", "video"},
+    {"build", "patterns", "video", "select"},
     {"transform"},
     {"lower"},
     {"attention"},
-    {"io", "viz", "interop"},
+    {"io", "quality", "viz", "interop"},
     {"", "cli"},
 )
 HEAVY = ("numba", "scipy", "matplotlib", "rich", "typer", "safetensors", "llvmlite")
