@@ -13,7 +13,7 @@ from rich.console import Console
 
 import maskplan as mp
 from maskplan.cli.options import HeadDim, triple
-from maskplan.cli.sampled import Run, key_errors, row_errors
+from maskplan.cli.sampled import Run, errors
 from maskplan.errors import MaskplanError, sentence
 from maskplan.stats import PlanStats
 from maskplan.viz.text import picture
@@ -44,9 +44,9 @@ def demo(
     figures = plan.stats(head_dim=head_dim)
     console.print(f"\n{picture(plan)}\n\n{figures}\n", soft_wrap=True)
     run = _attend(plan, head_dim, console)
-    with _step(console, "check 64 queries and 16 keys in float64"):
-        errors = _check(run)
-    worst = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
+    with _step(console, "check 64 queries and 16 keys against the float64 reference"):
+        found = _check(run)
+    worst = ", ".join(f"{name} {error:.1e}" for name, error in found.items())
     console.print(f"largest error over largest value: {worst}", soft_wrap=True)
     _conclude(console, figures, time.perf_counter() - started)
 
@@ -123,8 +123,8 @@ def _check(run: Run) -> dict[str, float]:
     Raises:
         MaskplanError: if one is more than float32 explains.
     """
-    errors = row_errors(run, 64) | key_errors(run, 16)
-    name, worst = max(errors.items(), key=lambda item: item[1])
+    found = errors(run, queries=64, keys=16)
+    name, worst = max(found.items(), key=lambda item: item[1])
     if not worst <= TOLERANCE:
         raise MaskplanError(
             sentence(
@@ -135,4 +135,4 @@ def _check(run: Run) -> dict[str, float]:
                 remedy="please report this with the output of `maskplan doctor`",
             )
         )
-    return errors
+    return found

@@ -15,4 +15,9 @@ def verify(
     head_dim: HeadDim = 64,
 ) -> None:
     """Run attention with a plan, forward and backward, and compare with the float64 reference."""
-    print(mp.verify(io.load(plan), backend=backend, head_dim=head_dim))
+    loaded = io.load(plan)
+    if isinstance(loaded, mp.TransposedPlan):
+        loaded = loaded.transpose()
+    report = mp.verify(loaded, backend=backend, head_dim=head_dim)
+    print(report)
+    report.raise_if_failed()
