@@ -81,9 +81,9 @@ def key_lists(call: AttentionCall) -> Lists:
 
 def counts(lists: Lists) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]]":
     """Blocks listed, int64 [B * HQ, rows]."""
-    per_row: np.ndarray[tuple[int, int], np.dtype[np.int64]]
     per_row = np.diff(lists.row_ptr).reshape(-1, lists.rows)
-    return per_row[lists.pattern]
+    chosen: np.ndarray[tuple[int, int], np.dtype[np.int64]] = per_row[lists.pattern]
+    return chosen
 
 
 def padded(features: int, dtype: torch.dtype) -> int:

@@ -119,6 +119,40 @@ def softmax_over(
     return torch.where(none, 0, out), torch.where(none[:, 0], -torch.inf, lse)
 
 
+def query_gradients(
+    call: AttentionCall, b: int, h: int, rows: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
+    dlse: Tensor,
+) -> Tensor:  # fmt: skip
+    """The dq [R, D] of query tokens `rows` of one batch and head, from a known out and lse.
+
+    The formula behind autograd, for a peer that rounds where a kernel does: with P = exp(S - lse),
+    dq = scale * (P * (dO v^T - rowsum(out * dO) + dlse)) k.
+
+    Args:
+        call: its dtype is that of the computation.
+        b: which batch.
+        h: which query head.
+        rows: int64 [R].
+        out: [R, DV].
+        lse: [R].
+        dout: [R, DV].
+        dlse: [R].
+    """
+    k, v = call.k[b, :, h // call.group], call.v[b, :, h // call.group]
+    pattern, dq = int(call.pattern[b, h]), call.q.new_zeros(len(rows), call.q.shape[3])
+    delta = (out.to(call.q.dtype) * dout.to(call.q.dtype)).sum(1) - dlse.to(call.q.dtype)
+    for i, row in enumerate(rows.tolist()):
+        if lse[i] == -torch.inf:
+            continue
+        block, within = divmod(row, call.plan.block_size[0])
+        listed, keep = keys_of_block(call.plan, pattern, block)
+        keys = listed[keep[within]]
+        p = (call.scale * (k[keys] @ call.q[b, row, h]) - lse[i].to(call.q.dtype)).exp()
+        slope = p * (v[keys] @ dout[i].to(call.q.dtype) - delta[i])
+        dq[i] = call.scale * (slope @ k[keys])
+    return dq
+
+
 def key_gradients(
     call: AttentionCall, b: int, hk: int, keys: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
     dlse: Tensor | None,

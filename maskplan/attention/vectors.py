@@ -57,7 +57,7 @@ class Vectors:
         return self.ir.shuffle_vector(a, b, order)
 
     def exchange(self, a: Any, b: Any, reach: int) -> tuple[Any, Any]:
-        """`a` and `b` with the lanes of `a` at bit `reach` and those of `b` not at it swapped."""
+        """Both vectors with the lanes of `a` at bit `reach` and those of `b` not at it swapped."""
         every = range(self.lanes)
         low = [x + self.lanes - reach if x & reach else x for x in every]
         high = [x + self.lanes if x & reach else x + reach for x in every]
@@ -127,7 +127,7 @@ class Vectors:
     def loop(
         self, count: Any, step: int, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]
     ) -> list[Any]:
-        """Run `body(index, carried)` for index 0, step, .. below `count`; the values it ends with."""
+        """Run `body(index, carried)` for index 0, step, .. below `count`; then what is carried."""
         before = self.ir.block
         inside = self.ir.append_basic_block("loop")
         after = self.ir.append_basic_block("loop_end")

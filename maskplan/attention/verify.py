@@ -1,0 +1,270 @@
+"""`verify`: a backend against the float64 reference, forward and backward, on a plan of yours."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from maskplan.attention import reference
+from maskplan.attention.budget import Comparison, compare
+from maskplan.attention.call import AttentionCall, check_plan_type, make_call
+from maskplan.attention.dispatch import as_plan, choose
+from maskplan.errors import MaskplanError, sentence
+from maskplan.lower.lowered import LoweredPlan
+from maskplan.plan import Plan
+
+_SHOWN = 5  # faults printed per tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What `verify` found.
+
+    Attributes:
+        backend: the one judged.
+        dtype: of its inputs.
+        subject: the plan, in words.
+        sampled: whether only some queries and keys were compared.
+        comparisons: out, lse, dq, dk and dv.
+    """
+
+    backend: str
+    dtype: torch.dtype
+    subject: str
+    sampled: bool
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every block of every tensor kept its error budget."""
+        return all(comparison.ok for comparison in self.comparisons)
+
+    def raise_if_failed(self) -> None:
+        """Do nothing, or say what is wrong.
+
+        Raises:
+            MaskplanError: if a block is beyond its error budget, with the worst one.
+        """
+        if self.ok:
+            return
+        bad = max((c for c in self.comparisons if not c.ok), key=lambda c: c.worst)
+        raise MaskplanError(
+            sentence(
+                what=f"{bad.name} of backend {self.backend} is wrong",
+                where=f"batch {bad.faults[0].batch}, head {bad.faults[0].head}, "
+                f"block {bad.faults[0].block}",
+                got=f"an error of {bad.faults[0].error:.2e}",
+                wanted=f"at most {bad.faults[0].budget:.2e}",
+                remedy="do not use the backend for this plan, and report it with the plan",
+            )
+        )
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        lines = [
+            f"{self.backend} against float64, {dtype}, {self.subject}",
+            "tensor  blocks  worst error / budget",
+        ]
+        for c in self.comparisons:
+            lines.append(f"{c.name:<6}  {c.blocks:>6}  {c.worst:.3f}{'' if c.ok else '  WRONG'}")
+            lines += [f"        {fault}" for fault in c.faults[:_SHOWN]]
+            if len(c.faults) > _SHOWN:
+                lines.append(f"        and {len(c.faults) - _SHOWN} more")
+        some = "sampled queries and keys" if self.sampled else "every query and key"
+        lines.append(f"{'right' if self.ok else 'WRONG'} on {some}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Results:
+    """Results of one call: out and its gradients [B, n, H, F], lse [B, n, HQ, 1]."""
+
+    out: Tensor
+    lse: Tensor
+    dq: Tensor
+    dk: Tensor
+    dv: Tensor
+
+
+def verify(
+    plan: Plan | LoweredPlan,
+    backend: str = "auto",
+    *,
+    head_dim: int = 64,
+    head_dim_v: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    backward: str = "auto",
+    samples: int = 128,
+    seed: int = 0,
+) -> VerifyReport:
+    """Run a backend on seeded noise, forward and backward, and hold it to an error budget.
+
+    Args:
+        plan: any plan; tensors are made for it, on its device.
+        backend: as in `attention`.
+        head_dim: D.
+        head_dim_v: DV; None for D.
+        heads: HQ; None for as many as the plan has.
+        kv_heads: HK; None for HQ.
+        dtype: of q, k and v.
+        backward: as in `attention`.
+        samples: tokens compared per (batch, head), of queries and of keys, the first and last
+            among them; longer sequences are sampled. The gradients of sampled keys are computed
+            from the backend's own out and lse, which the queries have checked.
+        seed: of the noise and of the samples.
+
+    Raises:
+        MaskplanError: as `attention` does; a wrong result is no error here but in the report.
+    """
+    dims = (head_dim, head_dim_v or head_dim)
+    call, dout, dlse = _inputs(as_plan(plan), dims, (heads, kv_heads), dtype, backward, seed)
+    module = choose(call, backend)
+    out, lse = module.forward(call)
+    dq, dk, dv = module.backward(call, out, lse, dout, dlse)
+    rows = _places(call.plan.seqlen_q, samples, seed)
+    keys = _places(call.plan.seqlen_k, samples, seed + 1)
+    found = Results(
+        out=out[:, rows],
+        lse=lse.to(torch.float32).transpose(1, 2)[:, rows, :, None],
+        dq=dq[:, rows],
+        dk=dk[:, keys],
+        dv=dv[:, keys],
+    )
+    sampled = len(rows) < call.plan.seqlen_q
+    given = (out, lse) if sampled else None
+    exact = expected(call, torch.float64, dout, dlse, rows, keys, given)
+    peer_type = torch.float64 if dtype == torch.float64 else torch.float32
+    peer = expected(call, peer_type, dout, dlse, rows, keys, given)
+    return VerifyReport(
+        backend=module.NAME,
+        dtype=dtype,
+        subject=f"{call.plan.geometry}, D {call.q.shape[3]}, DV {call.v.shape[3]}, "
+        f"{call.heads} heads over {call.k.shape[2]}",
+        sampled=sampled or len(keys) < call.plan.seqlen_k,
+        comparisons=judge(found, exact, peer, call, dout, rows, keys),
+    )
+
+
+def judge(
+    found: Results, exact: Results, peer: Results, call: AttentionCall, dout: Tensor,
+    rows: Tensor, keys: Tensor,
+) -> tuple[Comparison, ...]:  # fmt: skip
+    """Each tensor of `found` against its budget; see NOTE [Error budget].
+
+    Args:
+        found: results of a backend, at `rows` and `keys`.
+        exact: the same in float64.
+        peer: the same in the precision of computation.
+        call: the call that was made.
+        dout: gradient of out, whole.
+        rows: int64, query tokens.
+        keys: int64, key tokens.
+    """
+    bq, bk = call.plan.block_size
+    unit = torch.finfo(torch.float64 if call.q.dtype == torch.float64 else torch.float32).eps
+    q, k, v, do = (_usual(x) for x in (call.q, call.k, call.v, dout))
+    score = abs(call.scale) * q * k * call.q.shape[3] ** 0.5
+    slope = 2 * abs(call.scale) * do * v * call.v.shape[3] ** 0.5
+    floors = {"out": unit * v, "lse": unit * (1 + score), "dq": unit * slope * k}
+    # A key may be seen by every query of its group, each with weight up to 1.
+    seen = (call.plan.seqlen_q * call.group) ** 0.5
+    floors |= {"dk": unit * slope * q * seen, "dv": unit * do * seen}
+    return tuple(
+        compare(
+            name,
+            getattr(found, name),
+            getattr(exact, name),
+            getattr(peer, name),
+            block=keys // bk if name in ("dk", "dv") else rows // bq,
+            floor=floors[name],
+        )
+        for name in ("out", "lse", "dq", "dk", "dv")
+    )
+
+
+def expected(
+    call: AttentionCall, dtype: torch.dtype, dout: Tensor, dlse: Tensor, rows: Tensor,
+    keys: Tensor, given: tuple[Tensor, Tensor] | None,
+) -> Results:  # fmt: skip
+    """Results at `rows` and `keys` by the reference in `dtype`, rounded like the call's own.
+
+    In float64 nothing is rounded. `given` is (out, lse) of every query for the keys' gradients;
+    None to compute them, when `rows` is every query.
+    """
+    rounded = call.q.dtype if dtype != torch.float64 else torch.float64
+    wide = replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))
+    shape = (call.batch, call.heads, len(rows))
+    outs, lses, dqs, dks, dvs = [], [], [], [], []
+    for b in range(call.batch):
+        for h in range(call.heads):
+            out, lse = reference.attend_rows(wide, b, h, rows)
+            out = out.to(rounded)
+            grads = (dout[b, rows, h], dlse[b, h, rows])
+            outs.append(out)
+            lses.append(lse)
+            dqs.append(reference.query_gradients(wide, b, h, rows, out, lse, *grads))
+    out, lse = _stack(outs, shape, wide.v), torch.stack(lses).view(shape)
+    full_out, full_lse = given or (out, lse)
+    kv_heads = call.heads // call.group
+    for b in range(call.batch):
+        for hk in range(kv_heads):
+            dk, dv = reference.key_gradients(wide, b, hk, keys, full_out, full_lse, dout, dlse)
+            dks.append(dk)
+            dvs.append(dv)
+    key_shape = (call.batch, kv_heads, len(keys))
+    return Results(
+        out=out,
+        lse=lse.transpose(1, 2)[..., None],
+        dq=_stack(dqs, shape, wide.q).to(rounded),
+        dk=_stack(dks, key_shape, wide.k).to(rounded),
+        dv=_stack(dvs, key_shape, wide.v).to(rounded),
+    )
+
+
+def _inputs(
+    plan: object,
+    dims: tuple[int, int],
+    heads: tuple[int | None, int | None],
+    dtype: torch.dtype,
+    backward: str,
+    seed: int,
+) -> tuple[AttentionCall, Tensor, Tensor]:
+    """(call, dout, dlse) of noise that fits the plan."""
+    plan = check_plan_type(plan)
+    query_heads = heads[0] or plan.heads
+    kv_heads = heads[1] or query_heads
+    noise = torch.Generator().manual_seed(seed)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=noise).to(device=plan.device, dtype=dtype)
+
+    q = draw(plan.batch, plan.seqlen_q, query_heads, dims[0])
+    k = draw(plan.batch, plan.seqlen_k, kv_heads, dims[0])
+    v = draw(plan.batch, plan.seqlen_k, kv_heads, dims[1])
+    dout = draw(plan.batch, plan.seqlen_q, query_heads, dims[1])
+    dlse = draw(plan.batch, query_heads, plan.seqlen_q).float()
+    call = make_call(
+        q, k, v, plan, scale=None, layout="bshd", backward=backward, deterministic=False
+    )
+    return call, dout, dlse
+
+
+def _places(length: int, samples: int, seed: int) -> Tensor:
+    """All of [0, length), or `samples` of it in order, the first and the last among them."""
+    if length <= samples:
+        return torch.arange(length)
+    noise = torch.Generator().manual_seed(seed)
+    inner = 1 + torch.randperm(length - 2, generator=noise)[: max(samples - 2, 0)]
+    return torch.cat([torch.tensor([0]), inner, torch.tensor([length - 1])]).sort().values
+
+
+def _stack(parts: list[Tensor], shape: tuple[int, int, int], like: Tensor) -> Tensor:
+    """Parts [n, F] of each (batch, head) as [batch, n, head, F]."""
+    return torch.stack(parts).view(*shape, like.shape[3]).transpose(1, 2)
+
+
+def _usual(tensor: Tensor) -> float:
+    """Twice the root mean square."""
+    return 2 * float(tensor.detach().double().square().mean().sqrt()) if tensor.numel() else 0.0
