@@ -23,7 +23,7 @@ def coordinates(grid: Grid, token: int):
 
 
 def axis_keeps(q: int, k: int, tiles: int, window: int) -> bool:
-    """Centre clamp of facts/video_patterns.md 2.1, whose even windows keep `window` tiles."""
+    """Centre clamp of arXiv 2502.04507, whose even windows keep `window` tiles."""
     after = window // 2 + window % 2 - 1
     centre = min(max(q, window // 2), tiles - 1 - after)
     return centre - window // 2 <= k <= centre + after
@@ -76,7 +76,7 @@ def test_every_query_sees_window_tiles(layout):
 
 
 def test_golden_canvas_of_hunyuanvideo():
-    """Canvas (30, 48, 80), tile (6, 8, 8), window (3, 3, 3), blocks of 128: facts 2.1."""
+    """Canvas (30, 48, 80), tile (6, 8, 8), window (3, 3, 3), blocks of 128: as published."""
     plan = sliding_tile(Grid(30, 48, 80))
     assert (plan.seqlen_q, plan.num_blocks, plan.num_tiles) == (115_200, 72_900, 0)
     assert plan.tile_id is None

@@ -110,7 +110,7 @@ def test_orders_move_along_any_axis_and_keep_gradients():
 
 
 def test_vsa_tiles_of_wan_720p():
-    """facts: 1440 tiles of (4, 4, 4), 1100 whole and 340 not, 92,160 slots when padded."""
+    """1440 tiles of (4, 4, 4), 1100 whole and 340 not, 92,160 slots when padded."""
     order = TokenOrder.tiles(Grid.preset("wan2.1-720p"), (4, 4, 4), pad=True)
     whole = int((order.tile_counts == 64).sum())
     assert (len(order.tile_counts), whole, order.seqlen) == (1440, 1100, 92_160)
