@@ -50,6 +50,8 @@ def backward(
     The forward is run again, with a graph; `out` and `lse` serve other backends.
     """
     del out, lse
+    if call.empty:
+        return torch.zeros_like(call.q), torch.zeros_like(call.k), torch.zeros_like(call.v)
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (call.q, call.k, call.v)]
         again = replace(call, q=leaves[0], k=leaves[1], v=leaves[2])
@@ -61,6 +63,11 @@ def backward(
 
 def attend(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """(out [B, SQ, HQ, DV], lse [B, HQ, SQ]) of every query, in the dtype of q, differentiable."""
+    shape = (call.batch, call.heads, call.plan.seqlen_q)
+    features = int(call.v.shape[3])
+    if call.empty:
+        out = call.new(call.q, features, call.q.dtype).zero_()
+        return out, call.q.new_full(shape, -torch.inf)
     rows = torch.arange(call.plan.seqlen_q)
     outs, lses = [], []
     for b in range(call.batch):
@@ -68,11 +75,6 @@ def attend(call: AttentionCall) -> tuple[Tensor, Tensor]:
             out, lse = attend_rows(call, b, h, rows)
             outs.append(out)
             lses.append(lse)
-    shape = (call.batch, call.heads, call.plan.seqlen_q)
-    features = int(call.v.shape[3])
-    if not outs:
-        nothing = (call.q.sum() + call.k.sum() + call.v.sum()) * 0
-        return nothing.expand(*shape, features).transpose(1, 2), nothing.expand(shape)
     out = torch.stack(outs).view(*shape, features).transpose(1, 2)
     return out, torch.stack(lses).view(shape)
 
