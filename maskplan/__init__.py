@@ -2,6 +2,7 @@
 
 from maskplan import video
 from maskplan.attention import BackendStatus, attention, backends
+from maskplan.book import PlanBook, PlanKeyError
 from maskplan.build import (
     causal,
     documents,
@@ -41,8 +42,10 @@ __all__ = [
     "LoweredPlan",
     "MaskplanError",
     "Plan",
+    "PlanBook",
     "PlanError",
     "PlanFileError",
+    "PlanKeyError",
     "PlanQuality",
     "PlanStats",
     "PlanTypeError",

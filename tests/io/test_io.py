@@ -14,7 +14,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 import maskplan as mp
-from maskplan import io
+from maskplan import container
 from maskplan.io import load, save
 from tests.handmade import causal_mask, plan_of
 from tests.strategies import plans
@@ -46,7 +46,7 @@ def rewritten(path: Path, target: Path, *, tensors=None, drop=(), metadata=None,
     header = json.loads(json.loads(content[8 : 8 + length])["__metadata__"]["maskplan"])
     header = {name: value for name, value in (header | fields).items() if name not in drop}
     if "checksum" not in fields and "checksum" not in drop:
-        header["checksum"] = io._checksum(header)
+        header["checksum"] = container.checksum(header)
     arrays = {k: v for k, v in (load_tensors(content) | (tensors or {})).items() if k not in drop}
     extra = {"maskplan": json.dumps(header, sort_keys=True)} if metadata is None else metadata
     target.write_bytes(save_tensors(arrays, metadata=extra))

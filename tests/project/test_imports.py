@@ -23,7 +23,8 @@ LAYERS = (
     {"transform"},
     {"lower"},
     {"attention"},
-    {"io", "quality", "viz", "interop"},
+    {"container"},
+    {"io", "book", "quality", "viz", "interop"},
     {"", "cli"},
 )
 HEAVY = ("numba", "scipy", "matplotlib", "rich", "typer", "safetensors", "llvmlite")
