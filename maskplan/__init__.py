@@ -1,7 +1,7 @@
 """maskplan: exact sparse-attention plans, and the block lists that attention kernels walk."""
 
 from maskplan import video
-from maskplan.attention import BackendStatus, attention, backends
+from maskplan.attention import BackendStatus, VerifyReport, attention, backends, verify
 from maskplan.book import PlanBook, PlanKeyError
 from maskplan.build import (
     causal,
@@ -53,6 +53,7 @@ __all__ = [
     "Target",
     "TransposedPlan",
     "UnsupportedError",
+    "VerifyReport",
     "amplification",
     "attention",
     "backends",
@@ -72,6 +73,7 @@ __all__ = [
     "recall",
     "sliding_window",
     "target",
+    "verify",
     "video",
 ]
 
