@@ -2,7 +2,10 @@
 
 import json
 import os
+import pickle
 import struct
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,6 +81,21 @@ def test_load_of_save_is_the_plan(tmp_path_factory, plan, turned):
 
 def test_provenance_comes_back_with_grid_and_token_order(saved):
     assert load(saved).provenance == provenance()
+
+
+def test_g1_a_saved_plan_loads_in_another_process(saved):
+    """attention-gym#58: a BlockMask is lost with the process, or with the closure it holds."""
+    source = "import sys, maskplan; print(maskplan.load(sys.argv[1]).digest)"
+    done = subprocess.run(
+        [sys.executable, "-c", source, saved],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=GOLDEN.parents[2],
+    )
+
+    assert done.stdout.strip() == golden_plan().digest
+    assert pickle.loads(pickle.dumps(load(saved))) == golden_plan()
 
 
 def test_the_method_saves_too(tmp_path):
