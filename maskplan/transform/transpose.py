@@ -10,7 +10,7 @@ from maskplan.normal import canonical
 from maskplan.plan import BlockLists, Plan, TransposedPlan
 from maskplan.threads import run_ranges
 
-_FEWEST_BLOCKS_A_THREAD = 1 << 16
+_FEWEST_BLOCKS_A_THREAD = 1 << 19  # half a millisecond of work, what a thread costs to start
 _FEWEST_TILES_A_THREAD = 64
 
 KindT = TypeVar("KindT", Plan, TransposedPlan)
@@ -44,16 +44,11 @@ def transpose_lists(
     new_col = np.empty(len(columns), dtype=np.int32)
     source = np.empty(len(columns) if sources else 0, dtype=np.int64)
 
-    def count(first: int, last: int) -> None:
-        kernels.count_columns(ptr, columns, rows, cols, first, last, new_ptr)
-
-    def scatter(first: int, last: int) -> None:
-        kernels.scatter(ptr, columns, rows, cols, first, last, new_ptr, new_col, source)
+    def work(first: int, last: int) -> None:
+        kernels.transpose_lists(ptr, columns, rows, cols, first, last, new_ptr, new_col, source)
 
     smallest = -(-patterns * _FEWEST_BLOCKS_A_THREAD // max(len(columns), 1))
-    run_ranges(count, patterns, smallest=smallest)
-    np.cumsum(new_ptr, out=new_ptr)
-    run_ranges(scatter, patterns, smallest=smallest)
+    run_ranges(work, patterns, smallest=smallest)
     return torch.from_numpy(new_ptr), torch.from_numpy(new_col), torch.from_numpy(source)
 
 

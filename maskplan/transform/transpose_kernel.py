@@ -6,29 +6,33 @@ from maskplan.jit import kernel
 
 
 @kernel
-def count_columns(row_ptr, col, rows, cols, first, last, new_ptr):
-    """Blocks of each column of patterns [first, last) into new_ptr[pattern * cols + column + 1]."""
-    for pattern in range(first, last):
-        for entry in range(row_ptr[pattern * rows], row_ptr[(pattern + 1) * rows]):
-            new_ptr[pattern * cols + col[entry] + 1] += 1
+def transpose_lists(row_ptr, col, rows, cols, first, last, new_ptr, new_col, source):
+    """Transposed lists of patterns [first, last), by counting sort.
 
-
-@kernel
-def scatter(row_ptr, col, rows, cols, first, last, new_ptr, new_col, source):
-    """Fill the transposed lists of patterns [first, last).
-
-    `source`, the block that each came from, may be empty: it is not wanted then.
+    A pattern has as many blocks either way, so each starts where it started and none waits for
+    another. `source`, the block that each came from, may be empty: it is not wanted then.
     """
+    fill = np.empty(cols, dtype=np.int64)
+    wanted = source.size > 0
     for pattern in range(first, last):
-        fill = new_ptr[pattern * cols : (pattern + 1) * cols].copy()
+        start, stop = row_ptr[pattern * rows], row_ptr[(pattern + 1) * rows]
+        fill[:] = 0
+        for entry in range(start, stop):
+            fill[np.uint32(col[entry])] += 1
+        for column in range(cols):
+            count = fill[column]
+            fill[column] = start
+            start += count
+            new_ptr[pattern * cols + column + 1] = start
         for row in range(rows):
-            line = pattern * rows + row
-            for entry in range(row_ptr[line], row_ptr[line + 1]):
-                column = col[entry]
-                at = fill[column]
-                fill[column] = at + 1
+            # Unsigned numbers: a signed index costs a test for counting from the end.
+            first_entry = np.uint64(row_ptr[pattern * rows + row])
+            for entry in range(first_entry, np.uint64(row_ptr[pattern * rows + row + 1])):
+                column = np.uint32(col[entry])
+                at = np.uint64(fill[column])
+                fill[column] = at + np.uint64(1)
                 new_col[at] = row
-                if source.size:
+                if wanted:
                     source[at] = entry
 
 
