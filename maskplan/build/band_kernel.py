@@ -52,17 +52,17 @@ def mark_all(band):
 
 
 @kernel
-def _take_row(bits, base, left, width, tile_row):
-    """Move bits [left, left + width) of the list at bits[base] to `tile_row`; whether any was set.
+def _take_row(bits, base, left, width, flat, start, words):
+    """Move bits [left, left + width) of the list at bits[base] to flat[start]; whether any was set.
 
     The list is left with 0 there. Blocks need not start on a word.
     """
     shift = left & 31
     found_any = False
-    for word in range(tile_row.size):
+    for word in range(words):
         size = min(32, width - 32 * word)
         if size <= 0:
-            tile_row[word] = 0
+            flat[start + word] = 0
             continue
         at = base + (left >> 5) + word
         mask = (np.int64(1) << size) - 1
@@ -71,7 +71,7 @@ def _take_row(bits, base, left, width, tile_row):
         if crosses:
             pair |= (np.int64(bits[at + 1]) & _ONES) << 32
         found = (pair >> shift) & mask
-        tile_row[word] = np.int32(found)
+        flat[start + word] = np.int32(found)
         if found:
             pair &= ~(mask << shift)
             bits[at] = np.int32(pair)
@@ -82,17 +82,43 @@ def _take_row(bits, base, left, width, tile_row):
 
 
 @kernel
-def _take_block(bits, lists, words, left, width, height, tile):
-    """Move one block of the band to `tile`; returns its kept pairs. One list serves all rows."""
-    found = False
-    for row in range(min(lists, height)):
-        found |= _take_row(bits, row * words, left, width, tile[row])
+def _take_whole_words(bits, base, stride, lists, flat, words):
+    """As `_take_row` for each list, where the block starts on a word and fills its words.
+
+    All in one loop over flat arrays: a slice for each row counts references, at the price of
+    several rows.
+    """
+    found = np.int32(0)
+    for row in range(lists):
+        at, start = base + row * stride, row * words
+        for word in range(words):
+            value = bits[at + word]
+            flat[start + word] = value
+            bits[at + word] = 0
+            found |= value
+    return found != 0
+
+
+@kernel
+def _take_block(bits, lists, stride, left, width, height, flat, words):
+    """Move one block of the band to a flat tile; returns its kept pairs. One list serves all rows.
+
+    Args:
+        stride: words of a list.
+        words: words of a row of the tile.
+    """
+    taken = min(lists, height)
+    if left & 31 == 0 and width == 32 * words:
+        found = _take_whole_words(bits, left >> 5, stride, taken, flat, words)
+    else:
+        found = False
+        for row in range(taken):
+            found |= _take_row(bits, row * stride, left, width, flat, row * words, words)
     if not found:
         return np.int64(0)
-    for row in range(lists, height):
-        tile[row] = tile[0]
-    tile[height:] = 0
-    return count_bits(tile.reshape(-1))
+    for at in range(taken * words, flat.size):
+        flat[at] = flat[at % words] if lists == 1 and at < height * words else 0
+    return count_bits(flat)
 
 
 @kernel
@@ -127,7 +153,8 @@ def emit(band, height, tile, pool, col, content, total):
         (pool, col, content, total).
     """
     bits, whole, present, summary, shape = band
-    seqlen_k, bk, lists, words = shape
+    seqlen_k, bk, lists, stride = shape
+    flat, words = tile.reshape(-1), tile.shape[1]
     for upper in range(summary.size):
         if summary[upper] == 0:
             continue
@@ -150,7 +177,7 @@ def emit(band, height, tile, pool, col, content, total):
                 if partial & lowest:
                     left = block * bk
                     width = min(bk, seqlen_k - left)
-                    kept = _take_block(bits, lists, words, left, width, height, tile)
+                    kept = _take_block(bits, lists, stride, left, width, height, flat, words)
                     if complete & lowest == 0 and kept < height * width:
                         if kept == 0:
                             continue
