@@ -132,7 +132,9 @@ def _largest(values: Tensor, place: Tensor, count: int) -> Tensor:
     """Largest of [B, n, H, F] over features and the tokens of each block, [B, count, H]."""
     batch, _, heads, _ = values.shape
     largest = values.new_zeros(batch, count, heads)
-    return largest.index_reduce_(1, place, values.amax(-1), "amax")
+    for i in range(count):
+        largest[:, i] = values[:, place == i].amax((1, 3))
+    return largest
 
 
 def _norm(values: Tensor, place: Tensor, count: int) -> Tensor:

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
@@ -83,6 +84,8 @@ def attend_rows(call: AttentionCall, b: int, h: int, rows: Tensor) -> tuple[Tens
     """(out [R, DV], lse [R]) of query tokens `rows`, int64 [R], of one batch and head."""
     q = call.q[b, rows.to(call.q.device), h]
     k, v = call.k[b, :, h // call.group], call.v[b, :, h // call.group]
+    if not len(k):
+        return q.new_zeros(len(q), v.shape[1]), q.new_full((len(q),), -torch.inf)
     pattern = int(call.pattern[b, h])
     outs, lses = [q.new_empty(0, v.shape[1])], [q.new_empty(0)]
     start = 0
@@ -110,8 +113,9 @@ def softmax_over(
         scale: factor of the scores.
     """
     there = keys >= 0
-    near_k = torch.where(there[..., None], k[keys.clamp(min=0)], 0)
-    near_v = torch.where(there[..., None], v[keys.clamp(min=0)], 0)
+    # Looked up as rows of a table: the gradient of plain indexing adds in a varying order.
+    near_k = torch.where(there[..., None], embedding(keys.clamp(min=0), k), 0)
+    near_v = torch.where(there[..., None], embedding(keys.clamp(min=0), v), 0)
     scores = (q[:, None] * near_k).sum(-1) * scale
     scores = scores.masked_fill(~there, -torch.inf)
     none = scores.amax(1, keepdim=True) == -torch.inf

@@ -81,7 +81,7 @@ class Vectors:
         return self.ir.call(function, args)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        """a * b + c, rounded once."""
+        """Fused a * b + c, rounded once."""
         return self.call("llvm.fma", a, b, c)
 
     def larger(self, a: Any, b: Any) -> Any:

@@ -15,10 +15,12 @@ def test_any_call_is_what_loops_say(made: Problem, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("block_size", [(1, 128), (1, 1), (7, 3), (128, 128), (160, 200), (384, 384)])
+@pytest.mark.parametrize(
+    "block_size", [(1, 128), (1, 1), (7, 3), (128, 128), (160, 200), (384, 384)]
+)
 def test_block_sizes_from_one_to_many_tiles(block_size, way):
-    mask = torch.rand(1, 2, 300, 333, generator=torch.Generator().manual_seed(0)) < 0.1
-    mask[:, :, 20:150, 100:290] = True
+    mask = torch.rand(1, 2, 200, 260, generator=torch.Generator().manual_seed(0)) < 0.05
+    mask[:, :, 20:150, 100:240] = True
     mask[:, :, :, 5] = False
     mask[:, :, 7] = False
     made = problem(mask, block_size, heads=4, kv_heads=2, dims=(24, 40))
