@@ -40,12 +40,13 @@ def _span(piece, top, bottom, bk, seqlen_k, out):
 
 
 @kernel
-def _phase(slices, live, count, top, left, height, width, key):
+def _phase(slices, active, live, count, top, height, left, bk, seqlen_k, key):
     """Write the phase of a block to `key`; returns how many numbers it has."""
+    width = min(bk, seqlen_k - left)
     key[0], key[1] = height, width
     size = 2
     for i in range(count):
-        q0, q1, k0, k1, low, high = slices[live[i]]
+        q0, q1, k0, k1, low, high = slices[active[live[i]]]
         r0, r1 = max(q0 - top, 0), min(q1 - top, height)
         c0, c1 = max(k0 - left, 0), min(k1 - left, width)
         low, high = max(low + top - left, -height), min(high + top - left, width)
@@ -72,9 +73,20 @@ def _draw(key, size, tile):
 
 
 @kernel
-def _find(phases, key, size):
+def _new_phases():
+    return (
+        np.empty(_PHASE_NUMBERS, dtype=np.int64),
+        np.zeros(_PHASES + 1, dtype=np.int64),
+        np.empty(_PHASES, dtype=np.uint64),
+        np.empty(_PHASES, dtype=np.int32),
+        np.full(2 * _PHASES, -1, dtype=np.int32),
+        np.zeros(1, dtype=np.int64),
+    )
+
+
+@kernel
+def _find(numbers, begin, codes, contents, slots, key, size):
     """(slot of the phase, its content or _UNKNOWN, its hash)."""
-    numbers, begin, codes, contents, slots, _ = phases
     code = np.uint64(size)
     for i in range(size):
         code = (code ^ np.uint64(key[i])) * _MIX
@@ -111,12 +123,11 @@ def _remember(phases, at, code, key, size, content):
 
 
 @kernel
-def _sorted_spans(slices, active, count, top, bottom, bk, seqlen_k, spans):
-    """Fill `spans` for the active slices and order both by first block; drops what is untouched.
+def _sort_spans(slices, active, count, top, bottom, bk, seqlen_k, spans):
+    """Order the active slices by first block, with their spans; returns how many still reach on.
 
     The order is kept from row to row, so that the insertion sort finds it nearly done.
     """
-    touched = 0
     span = np.empty(4, dtype=np.int64)
     keep = 0
     for i in range(count):
@@ -132,8 +143,80 @@ def _sorted_spans(slices, active, count, top, bottom, bk, seqlen_k, spans):
         spans[at] = span
         active[at] = piece
         keep += 1
-        touched += span[0] < span[1]
-    return keep, touched
+    return keep
+
+
+@kernel
+def _live_blocks(live, count, spans, block):
+    """Drop the slices that end before `block`; (how many stay, first block past a full stretch)."""
+    kept, full_stop = 0, np.int64(0)
+    for i in range(count):
+        span = live[i]
+        if spans[span, 1] > block:
+            live[kept] = span
+            kept += 1
+            if spans[span, 2] <= block:
+                full_stop = max(full_stop, spans[span, 3])
+    return kept, full_stop
+
+
+@kernel
+def _make(key, size, tile, pool):
+    """(pool, content) of a block of a new phase, from its bits."""
+    _draw(key, size, tile)
+    bits = count_bits(tile.reshape(-1))
+    if bits == 0:
+        return pool, _EMPTY
+    if bits == key[0] * key[1]:
+        return pool, _FULL
+    return intern(pool, tile)
+
+
+@kernel
+def _list_row(slices, active, spans, count, extent, scratch, phases, pool, col, content, total):
+    """Append the blocks of one row of blocks, from its slices' spans in order of first block.
+
+    Args:
+        extent: int64 [4] = first query, one past the last, bk, SK.
+        scratch: (live int64, key int64, tile int32 [bq, words]).
+    """
+    top, bottom, bk, seqlen_k = extent
+    live, key, tile = scratch
+    numbers, begin, codes, contents, slots, _ = phases  # once: unpacking counts references
+    upcoming, lives, block = 0, 0, np.int64(0)
+    while True:
+        if lives == 0:
+            while upcoming < count and spans[upcoming, 0] >= spans[upcoming, 1]:
+                upcoming += 1
+            if upcoming == count:
+                return pool, col, content, total
+            block = max(block, spans[upcoming, 0])
+        while upcoming < count and spans[upcoming, 0] <= block:
+            live[lives] = upcoming
+            lives += 1
+            upcoming += 1
+        lives, full_stop = _live_blocks(live, lives, spans, block)
+        if lives == 0:
+            continue
+        if full_stop > block:
+            col, content = reserve(col, content, total + full_stop - block)
+            for i in range(full_stop - block):
+                col[total + i] = block + i
+                content[total + i] = _FULL
+            total, block = total + full_stop - block, full_stop
+            continue
+        size = _phase(slices, active, live, lives, top, bottom - top, block * bk, bk, seqlen_k, key)
+        at, what, code = _find(numbers, begin, codes, contents, slots, key, size)
+        if what == _UNKNOWN:
+            pool, what = _make(key, size, tile, pool)
+            _remember(phases, at, code, key, size, what)
+        if what != _EMPTY:
+            if total == col.size:
+                col, content = reserve(col, content, total + 1)
+            col[total] = block
+            content[total] = what
+            total += 1
+        block += 1
 
 
 @kernel
@@ -149,25 +232,19 @@ def plan_slices(slices, first, axes):
         (row_ptr int64 [P * M + 1], col, content, tiles).
     """
     seqlen_q, seqlen_k, bq, bk = axes
-    rows = (seqlen_q + bq - 1) // bq
+    rows, words = (seqlen_q + bq - 1) // bq, (bk + 31) // 32
     row_ptr = np.zeros((first.size - 1) * rows + 1, dtype=np.int64)
     col, content = np.empty(4096, dtype=np.int32), np.empty(4096, dtype=np.int32)
     total = 0
-    pool = new_pool(bq, (bk + 31) // 32, 16)
-    tile = np.zeros((bq, (bk + 31) // 32), dtype=np.int32)
-    phases = (
-        np.empty(_PHASE_NUMBERS, dtype=np.int64),
-        np.zeros(_PHASES + 1, dtype=np.int64),
-        np.empty(_PHASES, dtype=np.uint64),
-        np.empty(_PHASES, dtype=np.int32),
-        np.full(2 * _PHASES, -1, dtype=np.int32),
-        np.zeros(1, dtype=np.int64),
-    )
+    pool = new_pool(bq, words, 16)
+    phases = _new_phases()
     active = np.empty(max(slices.shape[0], 1), dtype=np.int64)
-    live = np.empty(active.size, dtype=np.int64)
-    live_span = np.empty(active.size, dtype=np.int64)
     spans = np.empty((active.size, 4), dtype=np.int64)
-    key = np.empty(2 + 6 * active.size, dtype=np.int64)
+    scratch = (
+        np.empty(active.size, dtype=np.int64),
+        np.empty(2 + 6 * active.size, dtype=np.int64),
+        np.zeros((bq, words), dtype=np.int32),
+    )
     for pattern in range(first.size - 1):
         upcoming, count = first[pattern], 0
         for row in range(rows):
@@ -176,58 +253,10 @@ def plan_slices(slices, first, axes):
                 active[count] = upcoming
                 count += 1
                 upcoming += 1
-            count, touched = _sorted_spans(slices, active, count, top, bottom, bk, seqlen_k, spans)
-            nxt, lives, block = 0, 0, np.int64(0)
-            while touched:
-                if lives == 0:
-                    while nxt < count and spans[nxt, 0] >= spans[nxt, 1]:
-                        nxt += 1
-                    if nxt == count:
-                        break
-                    block = max(block, spans[nxt, 0])
-                while nxt < count and spans[nxt, 0] <= block:
-                    live[lives] = active[nxt]
-                    live_span[lives] = nxt
-                    lives += 1
-                    nxt += 1
-                kept, full_stop = 0, np.int64(0)
-                for i in range(lives):
-                    span = live_span[i]
-                    if spans[span, 1] > block:
-                        live[kept], live_span[kept] = live[i], span
-                        kept += 1
-                        if spans[span, 2] <= block:
-                            full_stop = max(full_stop, spans[span, 3])
-                lives = kept
-                if lives == 0:
-                    continue
-                if full_stop > block:
-                    need = total + full_stop - block
-                    col, content = reserve(col, content, need)
-                    for i in range(full_stop - block):
-                        col[total + i] = block + i
-                        content[total + i] = _FULL
-                    total, block = need, full_stop
-                    continue
-                left = block * bk
-                height, width = bottom - top, min(bk, seqlen_k - left)
-                size = _phase(slices, live, lives, top, left, height, width, key)
-                at, what, code = _find(phases, key, size)
-                if what == _UNKNOWN:
-                    _draw(key, size, tile)
-                    bits = count_bits(tile.reshape(-1))
-                    if bits == 0:
-                        what = _EMPTY
-                    elif bits == height * width:
-                        what = _FULL
-                    else:
-                        pool, what = intern(pool, tile)
-                    _remember(phases, at, code, key, size, what)
-                if what != _EMPTY:
-                    col, content = reserve(col, content, total + 1)
-                    col[total] = block
-                    content[total] = what
-                    total += 1
-                block += 1
+            count = _sort_spans(slices, active, count, top, bottom, bk, seqlen_k, spans)
+            extent = np.array([top, bottom, bk, seqlen_k])
+            pool, col, content, total = _list_row(
+                slices, active, spans, count, extent, scratch, phases, pool, col, content, total
+            )
             row_ptr[pattern * rows + row + 1] = total
     return row_ptr, col[:total].copy(), content[:total].copy(), pool[0][: pool[3][0]].copy()

@@ -298,3 +298,23 @@ def test_bad_input_is_named(name):
     with pytest.raises(error) as caught:
         call()
     assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_unsorted_mask_lists_keep_each_block_with_its_tile():
+    tiles = torch.tensor([[[1]] * 4, [[6]] * 4], dtype=torch.int32)
+    made = [
+        lists(
+            [0, 0],
+            [[0], [0]],
+            mask_cnt=torch.tensor([2, 0]),
+            mask_idx=torch.tensor([blocks, [7, 7]]),
+            tile_id=torch.tensor([numbers, [9, 9]]),
+            tiles=tiles,
+            sort=True,
+        )
+        for blocks, numbers in (([0, 2], [1, 0]), ([2, 0], [0, 1]))
+    ]
+    assert made[0] == made[1]
+    expected = torch.zeros(1, 1, 8, 12, dtype=torch.bool)
+    expected[..., :4, [1, 2, 8]] = True
+    assert_plan(made[0], expected)
