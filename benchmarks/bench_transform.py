@@ -30,7 +30,7 @@ def medians(works: dict[str, Callable[[], object]]) -> dict[str, float]:
 
 
 def head_matrices(plan: mp.Plan) -> list[sp.csr_matrix]:
-    """scipy's own form of each pattern, with the smallest data it takes."""
+    """Each pattern in the form of scipy, with the smallest data it takes."""
     row_ptr, col = plan.row_ptr.numpy(), plan.col.numpy()
     matrices = []
     for pattern in range(plan.num_patterns):
@@ -63,7 +63,9 @@ def main() -> None:
                 "lower to sm100": lambda plan=plan: plan.lower("sm100"),
             }
         )
-        print(f"\n{HEADS} x {BLOCKS} x {BLOCKS} blocks, density {density}: {plan.num_blocks} blocks")
+        print(
+            f"\n{HEADS} x {BLOCKS} x {BLOCKS} blocks, density {density}: {plan.num_blocks} blocks"
+        )
         for name, milliseconds in got.items():
             print(f"  {name:24s} {milliseconds:9.2f}")
         ratio = got["transpose"] / got["scipy csr->csc"]

@@ -16,7 +16,8 @@ _Bits = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def _without(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return one & ~other
+    kept: np.ndarray = one & ~other
+    return kept
 
 
 _OPERATIONS: dict[str, tuple[int, _Bits]] = {
