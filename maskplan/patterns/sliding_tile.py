@@ -1,17 +1,12 @@
 """Sliding tile attention: each tile of queries sees a box of tiles around it."""
 
-from typing import Any
-
 import numpy as np
 
 from maskplan.build.slices import Slices, boxes, plan_of_slices
-from maskplan.geometry import Geometry
 from maskplan.patterns.grid import Grid, window_on
+from maskplan.patterns.sequence import IntArray, Sequence
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
-from maskplan.provenance import Provenance
-
-IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def sliding_tile(
@@ -22,6 +17,7 @@ def sliding_tile(
     block_size: tuple[int, int] = (128, 128),
     pad: bool = False,
     clamp: bool = False,
+    queries: str = "all",
 ) -> Plan:
     """The plan of sliding tile attention, over tokens in tile order.
 
@@ -40,27 +36,23 @@ def sliding_tile(
         pad: give every tile t * h * w slots, of which those that hold no token see nothing and are
             not seen; keeps tiles on block boundaries where they do not divide the grid.
         clamp: cut a window that is larger than its axis, rather than refuse it.
+        queries: "all", or "video" to leave text out of the queries: SQ is then shorter than SK.
 
     Raises:
         PlanTypeError: if a size is not three integers.
-        PlanError: if one is below 1, or a window is larger than its axis and not clamped.
+        PlanError: if one is below 1, a window is larger than its axis and not clamped, or
+            `queries` is neither.
 
     Source: arXiv 2502.04507; published code keeps k + 1 tiles for an even k < n.
     """
     order = TokenOrder.tiles(grid, tile, pad=pad)
     sides = window_on(window, order.tile_grid, clamp=clamp)
-    geometry = Geometry(seqlen_q=order.seqlen, seqlen_k=order.seqlen, block_size=block_size)
-    provenance = Provenance(
-        builder="sliding_tile",
-        parameters={"tile": order.tile, "window": sides, "pad": pad},
-        grid=grid.to_json(),
-        token_order=order.to_json(),
-    )
-    starts = order.tile_starts[:-1].numpy()
-    stops = starts + order.tile_counts.numpy()
+    sequence = Sequence(order, queries)
+    provenance = sequence.provenance("sliding_tile", tile=order.tile, window=sides, pad=pad)
+    starts, stops = sequence.tiles()
     video = _tile_slices(starts, stops, order.tile_grid, sides)
-    slices = [video, *_text_slices(starts, stops, order)] if grid.text else [video]
-    return plan_of_slices([np.concatenate(slices)], geometry, provenance)
+    slices = sequence.taken(video, sequence.text())
+    return plan_of_slices([slices], sequence.geometry(block_size), provenance)
 
 
 def _tile_slices(
@@ -80,25 +72,3 @@ def _tile_slices(
     ends[:, -1] = True
     query = np.nonzero(begins)[0]
     return boxes(starts[query], stops[query], key_start[begins], key_stop[ends])
-
-
-def _text_slices(starts: IntArray, stops: IntArray, order: TokenOrder) -> list[Slices]:
-    """Text by everything, and the video's tokens by text."""
-    text = np.array([order.text_start])
-    text_stop = text + order.grid.text
-    keys = _joined(np.append(starts, text), np.append(stops, text_stop))
-    videos = _joined(starts, stops)
-    count = np.ones(len(keys[0]), dtype=np.int64)
-    rows = np.ones(len(videos[0]), dtype=np.int64)
-    return [
-        boxes(count * text, count * text_stop, *keys),
-        boxes(*videos, rows * text, rows * text_stop),
-    ]
-
-
-def _joined(starts: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
-    """Disjoint intervals with those that touch made one."""
-    order = np.argsort(starts)
-    starts, stops = starts[order], stops[order]
-    begins = np.append(True, starts[1:] != stops[:-1])
-    return starts[begins], stops[np.append(begins[1:], True)]

@@ -34,7 +34,7 @@ class TokenOrder:
         tile: tile size (t, h, w), in tokens.
         multiple: a tile takes up a multiple of this many slots, -1 filling up; 1 is compact.
 
-    Make one with `raster`, `tiles` or `frames`.
+    Make one with `raster`, `tiles`, `frames`, `token_major` or `strips`.
     """
 
     grid: Grid
@@ -63,6 +63,19 @@ class TokenOrder:
         With the block size as multiple, blocks keep their place in a frame.
         """
         return cls(grid=grid, tile=(1, grid.h, grid.w), multiple=multiple)
+
+    @classmethod
+    def token_major(cls, grid: Grid) -> Self:
+        """Places of a frame one after another, each with all its frames: SVG's temporal heads.
+
+        The token of frame t at place p of its frame has slot p * T + t.
+        """
+        return cls(grid=grid, tile=(grid.t, 1, 1))
+
+    @classmethod
+    def strips(cls, grid: Grid, *, pad: bool = False) -> Self:
+        """Regions of 8 rows by 16 columns of each frame, as draft attention orders tokens."""
+        return cls.tiles(grid, (1, 8, 16), pad=pad)
 
     @property
     def tile_grid(self) -> tuple[int, int, int]:
