@@ -57,14 +57,14 @@ _TENSORS = {"pattern_id": "I32", "row_ptr": "I64", "col": "I32", "tile_id": "I32
 _OPTIONAL = {"tile_id"}
 
 
-def save(plan: Plan | TransposedPlan, path: str | PathLike[str]) -> None:
+def save(plan: BlockLists, path: str | PathLike[str]) -> None:
     """Write the canonical form of `plan` to one file.
 
     The file is written beside `path` under another name, flushed to the disk and then moved into
     place, so that an interrupted save leaves an old file whole.
 
     Args:
-        plan: what to keep.
+        plan: a Plan or a TransposedPlan.
         path: where; a file there is replaced.
 
     Raises:
@@ -126,7 +126,6 @@ def load(path: str | PathLike[str]) -> Plan | TransposedPlan:
             provenance=provenance_of(fields["provenance"]),
             **({"tile_id": None} | arrays),
         )
-        _check_row_ptr(plan, path)
         plan.validate()
     except MaskplanError as error:
         refuse(path, "plan", "damaged", f"[{error}]", "a valid plan", error)
@@ -168,11 +167,3 @@ def _fields(described: Mapping[str, Any], path: Path) -> dict[str, Any]:
     if fields["type"] not in _TYPES:
         refuse(path, "type", "not readable", repr(fields["type"]), " or ".join(_TYPES))
     return fields
-
-
-def _check_row_ptr(plan: BlockLists, path: Path) -> None:
-    """Refuse row pointers whose differences would overflow before `validate` reads them."""
-    outside = (plan.row_ptr < 0) | (plan.row_ptr > plan.num_blocks)
-    if bool(outside.any()):
-        got = int(plan.row_ptr[outside][0])
-        refuse(path, "row_ptr", "damaged", got, f"0 <= row_ptr <= {plan.num_blocks}")

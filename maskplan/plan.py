@@ -62,7 +62,8 @@ class BlockLists:
                 raise _shape_error(name, tensor, wanted)
         if tuple(self.tiles.shape[1:]) != (axes.row_block, axes.words):
             raise _shape_error("tiles", self.tiles, str(expected["tiles"][2]))
-        if len(self.row_ptr) < 1 or (len(self.row_ptr) - 1) % max(axes.rows, 1):
+        extra = len(self.row_ptr) - 1
+        if extra < 0 or (extra % axes.rows if axes.rows else extra):
             raise _shape_error("row_ptr", self.row_ptr, f"patterns * {axes.rows} + 1 entries")
         tile_id = self.tile_id
         if tile_id is not None and (tile_id.dtype, tile_id.shape) != (torch.int32, self.col.shape):
@@ -157,6 +158,23 @@ class BlockLists:
 
         return to_dense(self)
 
+    @property
+    def density(self) -> float:
+        """Kept pairs over all pairs, at token level, over (batch, heads)."""
+        return self.stats().density
+
+    def stats(self, *, head_dim: int = 128) -> "PlanStats":
+        """Pairs, densities, block counts, work and its balance, FLOPs and bytes."""
+        from maskplan.stats import stats
+
+        return stats(self, head_dim=head_dim)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the plan to one safetensors file; an interrupted save leaves the old file whole."""
+        from maskplan.io import save
+
+        save(self, path)
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -222,17 +240,6 @@ class Plan(BlockLists):
         """Rows are queries, columns are keys."""
         return self.geometry.axes
 
-    @property
-    def density(self) -> float:
-        """Kept pairs over all pairs, at token level, over (batch, heads)."""
-        return self.stats().density
-
-    def stats(self, *, head_dim: int = 128) -> "PlanStats":
-        """Pairs, densities, block counts, work and its balance, FLOPs and bytes."""
-        from maskplan.stats import stats
-
-        return stats(self, head_dim=head_dim)
-
     def __and__(self, other: "Plan") -> "Plan":
         """Pairs kept by both."""
         from maskplan.transform.combine import combine
@@ -294,12 +301,6 @@ class Plan(BlockLists):
         from maskplan.lower.tensors import forward_tensors
 
         return forward_tensors(self, target, **options)
-
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write the plan to one safetensors file; an interrupted save leaves the old file whole."""
-        from maskplan.io import save
-
-        save(self, path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -64,7 +64,7 @@ def _check_rows(plan: BlockLists) -> None:
     row_ptr = plan.row_ptr
     if int(row_ptr[0]) != 0:
         _fail(2, "rows do not start at 0", "row_ptr[0]", int(row_ptr[0]), "0")
-    at = _first(row_ptr.diff() < 0)
+    at = _first(row_ptr[1:] < row_ptr[:-1])  # a difference could overflow
     if at is not None:
         where = f"row_ptr[{at + 1}] ({_row_name(plan, at)})"
         _fail(2, "rows go backwards", where, int(row_ptr[at + 1]), f"at least {int(row_ptr[at])}")
