@@ -1,6 +1,6 @@
 """maskplan: exact sparse-attention plans, and the block lists that attention kernels walk."""
 
-from maskplan import video
+from maskplan import interop, select, video
 from maskplan.attention import BackendStatus, VerifyReport, attention, backends, verify
 from maskplan.book import PlanBook, PlanKeyError
 from maskplan.build import (
@@ -68,9 +68,11 @@ __all__ = [
     "from_token_mask",
     "from_topk",
     "full",
+    "interop",
     "load",
     "quality",
     "recall",
+    "select",
     "sliding_window",
     "target",
     "verify",

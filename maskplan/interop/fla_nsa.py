@@ -10,12 +10,11 @@ Source: flash-linear-attention, `fla/ops/nsa/parallel.py` and `naive.py` (block_
 import torch
 from torch import Tensor
 
-from maskplan.build.closed_forms import causal
 from maskplan.build.host import index_tensor, rank
-from maskplan.build.topk import from_topk
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import integer
 from maskplan.plan import Plan
+from maskplan.select.token_blocks import plan_of_token_blocks
 
 
 def from_block_indices(
@@ -67,16 +66,14 @@ def from_block_indices(
                 remedy="pass block_indices as fla holds it, or maskplan.from_topk for -1",
             )
         )
-    selected = from_topk(
+    return plan_of_token_blocks(
         lists.transpose(1, 2),
         seqlen,
-        block_size=(1, select_block),
-        rows="token",
-        unit="block",
+        select_block,
+        causal=True,
+        block_size=block_size,
         lengths=lengths,
     )
-    size = (block_size[0], select_block)
-    return (selected.reblock(size) & causal(seqlen, seqlen, block_size=size)).reblock(block_size)
 
 
 def to_block_indices(plan: Plan, *, select_block: int = 64) -> tuple[Tensor, Tensor]:
