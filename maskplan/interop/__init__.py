@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         flex,
         magi,
         minference,
+        q2k,
         scipy_sparse,
         sparge,
     )
@@ -35,6 +36,7 @@ __all__ = [
     "flex",
     "magi",
     "minference",
+    "q2k",
     "scipy_sparse",
     "sparge",
 ]

@@ -21,6 +21,7 @@ from maskplan.build.slices import ABSENT, as_slices, plan_of_slices
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import Geometry
 from maskplan.interop.whole_blocks import block_mask_of, whole_blocks
+from maskplan.pairs import kept_pairs
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 
@@ -175,7 +176,8 @@ def to_head_masks(plan: Plan, *, causal: bool, superset: bool = False) -> tuple[
         superset: keep whole blocks where the plan keeps a part of one.
 
     Raises:
-        PlanError: if the plan keeps a part of a block otherwise, and `superset` is False.
+        PlanError: if the plan keeps a part of a block otherwise, and `superset` is False; or pairs
+            past the diagonal of a causal call.
     """
     where = "Block-Sparse-Attention base_blockmask"
     size = (BLOCK, BLOCK)
@@ -186,14 +188,23 @@ def to_head_masks(plan: Plan, *, causal: bool, superset: bool = False) -> tuple[
         bound = causal_plan(plan.seqlen_q, plan.seqlen_k, align="bottom_right", block_size=size)
         mask = block_mask_of(plan.reblock(size))
         everything = block_mask_of(bound)
+        outside = plan.reblock(size) - bound
+        if outside.num_blocks:
+            raise _fail(
+                "plan keeps pairs past the causal diagonal",
+                where,
+                f"{kept_pairs(outside)} such pairs",
+                "none, for a causal call",
+                "pass causal=False, or cut the plan with plan & maskplan.causal(...)",
+            )
         again = from_block_mask(mask, plan.seqlen_q, plan.seqlen_k, block_size=size) & bound
         if again != plan.reblock(size) and not superset:
             raise _fail(
                 "format cannot hold this plan",
                 where,
-                "blocks kept in part, or pairs past the diagonal",
+                "blocks kept in part",
                 "whole blocks cut by the causal diagonal",
-                "pass superset=True to keep whole blocks, causal=False, or a format with masks",
+                "pass superset=True to keep whole blocks, or use a format with masks",
             )
     sparse = (mask != everything).any(dim=3).any(dim=2).any(dim=0)
     return mask[:, sparse], sparse.to(torch.int32)

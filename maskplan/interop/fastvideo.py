@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from maskplan.book import PlanBook
+from maskplan.book.entries import check_entries
 from maskplan.container import replacing
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import integer
@@ -102,6 +103,7 @@ def book_of_mask_strategy(
         integer(size, name, low=1)
         for name, size in (("steps", steps), ("layers", layers), ("heads", heads))
     )
+    check_entries(sizes)
     limits = tuple(-(-size // side) for size, side in zip(grid.shape, tile, strict=True))
     windows, index = _windows(strategy, sizes, limits, missing)
     choices = [

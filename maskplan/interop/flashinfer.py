@@ -1,7 +1,7 @@
-"""FlashInfer: BSR with masks, blocks of variable size, and q2k lists.
+"""FlashInfer: BSR with masks, and blocks of variable size.
 
 Source: FlashInfer, `flashinfer/sparse.py` (`BlockSparseAttentionWrapper.plan`,
-`VariableBlockSparseAttentionWrapper.plan`); FastVideo's kernels take the same q2k lists.
+`VariableBlockSparseAttentionWrapper.plan`).
 """
 
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from maskplan.bits import pack
-from maskplan.build.block_lists import from_block_lists, from_bsr
+from maskplan.build.block_lists import from_bsr
 from maskplan.build.host import Integers, bool_tensor, index_tensor, int_array, rank
 from maskplan.build.slices import boxes, plan_of_slices
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry, integer
+from maskplan.geometry import Geometry
 from maskplan.interop.block_bits import block_bits
 from maskplan.interop.whole_blocks import block_mask_of, one_pattern, whole_blocks
 from maskplan.plan import Plan
@@ -218,74 +218,3 @@ def to_variable_blocks(plan: Plan, *, superset: bool = False) -> tuple[Tensor, T
         starts = torch.arange(0, length, side, dtype=torch.int32)
         sizes.append((length - starts).clamp(max=side).expand(plan.heads, -1).contiguous())
     return block_mask_of(moved)[0], sizes[0], sizes[1]
-
-
-def from_q2k(
-    q2k_index: Tensor,
-    q2k_num: Tensor,
-    seqlen_q: int,
-    seqlen_k: int,
-    *,
-    block_size: tuple[int, int],
-    repeat: int = 1,
-    kv_block_sizes: Integers | None = None,
-) -> Plan:
-    """The plan of q2k lists, in any order within a row.
-
-    Args:
-        q2k_index: int32 or int64 [batch, heads, M * repeat, width], -1 past the count.
-        q2k_num: int32 or int64 [batch, heads, M * repeat].
-        seqlen_q: SQ, in tokens, padding included.
-        seqlen_k: SK, in tokens, padding included.
-        block_size: (bq, bk), in tokens.
-        repeat: rows that each Q block's list takes, as packing a group of query heads makes them;
-            they have to agree.
-        kv_block_sizes: int [N]: the leading keys of each KV block that are no padding, as VSA's
-            `variable_block_sizes`; all by default.
-
-    Raises:
-        PlanTypeError: if a tensor has another dtype or rank.
-        PlanError: as `maskplan.from_block_lists`, or if repeated rows disagree.
-    """
-    repeat = integer(repeat, "repeat", low=1)
-    rank(index_tensor(q2k_index, "q2k_index"), "q2k_index", (4,), "[batch, heads, rows, width]",
-         "add the axes")  # fmt: skip
-    index_tensor(q2k_num, "q2k_num")
-    beyond = torch.arange(q2k_index.shape[-1]) >= q2k_num[..., None]
-    clean = q2k_index.masked_fill(beyond, -1)
-    first, num = clean[:, :, ::repeat], q2k_num[:, :, ::repeat]
-    same = (first.repeat_interleave(repeat, dim=2)[:, :, : clean.shape[2]] == clean).all(dim=-1)
-    if not bool(same.all()):
-        b, h, row = (~same).nonzero()[0].tolist()
-        raise PlanError(
-            sentence(
-                what="repeated lists disagree",
-                where=f"q2k_index[b={b}, h={h}, row={row}]",
-                got=clean[b, h, row].tolist()[:8],
-                wanted=f"the list of row {row - row % repeat}",
-                remedy="pass the number of rows that share a list as repeat",
-            )
-        )
-    plan = from_block_lists(num, first, seqlen_q, seqlen_k, block_size=block_size, sort=True)
-    return plan if kv_block_sizes is None else plan & _valid_keys(plan.geometry, kv_block_sizes)
-
-
-def _valid_keys(geometry: Geometry, sizes: Integers) -> Plan:
-    valid = int_array(sizes, "kv_block_sizes", (geometry.num_k_blocks,))
-    starts = np.arange(geometry.num_k_blocks) * geometry.block_size[1]
-    room = np.minimum(geometry.seqlen_k - starts, geometry.block_size[1])
-    bad = (valid < 0) | (valid > room)
-    if bad.any():
-        at = int(bad.argmax())
-        raise PlanError(
-            sentence(
-                what="valid keys do not fit their block",
-                where=f"kv_block_sizes[{at}]",
-                got=int(valid[at]),
-                wanted=f"0 to {room[at]}",
-                remedy="pass the padded seqlen_k that the sizes were made for",
-            )
-        )
-    zero = np.zeros(len(starts), dtype=np.int64)
-    slices = boxes(zero, zero + geometry.seqlen_q, starts, starts + valid)
-    return plan_of_slices([slices], geometry, Provenance(builder="from_q2k"))

@@ -16,7 +16,7 @@ from maskplan.build.block_lists import from_block_lists
 from maskplan.build.block_mask import from_block_mask
 from maskplan.build.host import index_tensor, on_host, rank
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.interop.whole_blocks import block_mask_of, whole_blocks
+from maskplan.interop.whole_blocks import pattern_masks, whole_blocks
 from maskplan.plan import Plan
 
 _BLOCKS = {"sm90": (64, 128)} | dict.fromkeys(
@@ -72,17 +72,17 @@ def to_sparge(plan: Plan, arch: str, *, superset: bool = False) -> SpargeTensors
         PlanError: for an unknown `arch`, or a block kept in part without `superset`.
     """
     block_size = block_size_of(arch)
-    mask = block_mask_of(whole_blocks(plan, block_size, "SpargeAttn mask_id", superset=superset))
-    cols = mask.shape[-1]
+    moved = whole_blocks(plan, block_size, "SpargeAttn mask_id", superset=superset)
+    mask, by_head = pattern_masks(moved), moved.pattern_id.long()
     counts = mask.sum(dim=-1, dtype=torch.int32)
     # Listed blocks first, both kinds ascending.
     listed = (~mask).to(torch.int8).argsort(dim=-1, stable=True)
     deltas = listed.diff(dim=-1, prepend=torch.zeros_like(listed[..., :1]))
-    lut = deltas.masked_fill(torch.arange(cols) >= counts[..., None], 0)
+    lut = deltas.masked_fill(torch.arange(mask.shape[-1]) >= counts[..., None], 0)
     return SpargeTensors(
-        mask_id=mask.to(torch.int8),
-        lut=lut.to(torch.int32),
-        valid_block_num=counts,
+        mask_id=mask.to(torch.int8)[by_head],
+        lut=lut.to(torch.int32)[by_head],
+        valid_block_num=counts[by_head],
         block_size=block_size,
     )
 

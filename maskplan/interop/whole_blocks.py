@@ -39,13 +39,18 @@ def whole_blocks(
     )
 
 
-def block_mask_of(plan: Plan) -> Tensor:
-    """Which blocks are listed, full or in part: bool [batch, heads, M, N]."""
+def pattern_masks(plan: Plan) -> Tensor:
+    """Which blocks each pattern lists, full or in part: bool [P, M, N]."""
     rows, cols = plan.axes.rows, plan.axes.cols
     listed = torch.zeros(plan.num_patterns * rows * cols, dtype=torch.bool)
     line = torch.repeat_interleave(torch.arange(len(plan.row_ptr) - 1), plan.row_ptr.diff())
     listed[line * cols + plan.col] = True
-    return listed.view(plan.num_patterns, rows, cols)[plan.pattern_id.long()]
+    return listed.view(plan.num_patterns, rows, cols)
+
+
+def block_mask_of(plan: Plan) -> Tensor:
+    """The same by head: bool [batch, heads, M, N]."""
+    return pattern_masks(plan)[plan.pattern_id.long()]
 
 
 def one_pattern(plan: Plan, where: str) -> Plan:

@@ -49,8 +49,8 @@ def vertical_slash_lines(
         raise _error("causal lines need one length", f"{seqlen} queries, {keys.shape[2]} keys")
     start = max(seqlen - integer(last, "last", low=1), 0)
     scores = queries[:, :, start:] @ keys.transpose(-1, -2) * queries.shape[-1] ** -0.5
-    rows = torch.arange(start, seqlen)
-    later = torch.arange(seqlen) > rows[:, None]
+    rows = torch.arange(start, seqlen, device=scores.device)
+    later = torch.arange(seqlen, device=scores.device) > rows[:, None]
     weights = scores.masked_fill(later, -torch.inf).softmax(dim=-1)
     if bool(weights.isnan().any()):
         raise _error("scores are NaN", "NaN in q @ k")

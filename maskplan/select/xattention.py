@@ -84,8 +84,8 @@ def _summed(
     scores: Tensor, first: int, real_q: int, real_k: int, per_block: int, *, causal: bool
 ) -> Tensor:
     """Softmax of scores [query groups from `first`, key groups], summed over blocks."""
-    q = torch.arange(first, first + len(scores))[:, None]
-    k = torch.arange(scores.shape[1])
+    q = torch.arange(first, first + len(scores), device=scores.device)[:, None]
+    k = torch.arange(scores.shape[1], device=scores.device)
     absent = (k >= real_k) | ((k > q) & causal)
     weights = scores.masked_fill(absent, -torch.inf).softmax(dim=1)
     weights = weights.masked_fill((q >= real_q).expand_as(weights), 0.0)

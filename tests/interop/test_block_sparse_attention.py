@@ -132,7 +132,7 @@ def rows(*values):
         ),
         (
             lambda: bsa.to_head_masks(mp.full(200, 200), causal=True),
-            "pairs past the diagonal",
+            "keeps pairs past the causal diagonal",
         ),
         (lambda: bsa.to_row_lists(mp.causal(200, 200)), "superset=True"),
     ],

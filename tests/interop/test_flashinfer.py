@@ -1,4 +1,4 @@
-"""FlashInfer's BSR, its blocks of variable size, and q2k lists."""
+"""FlashInfer's BSR, and its blocks of variable size."""
 
 import itertools
 
@@ -83,29 +83,6 @@ def test_variable_blocks_both_ways(case):
     if geometry.seqlen_q and geometry.seqlen_k:
         again = flashinfer.from_variable_blocks(*parts, block_size=geometry.block_size)
         assert again == plan
-
-
-def test_q2k_lists_of_packed_heads():
-    lists = torch.tensor([[[[2, 0, -1], [2, 0, 7], [1, -1, -1], [1, 9, 9]]]])
-    counts = torch.tensor([[[2, 2, 1, 1]]])
-    plan = flashinfer.from_q2k(lists, counts, 8, 12, block_size=(4, 4), repeat=2)
-
-    assert plan.row_ptr.tolist() == [0, 2, 3]
-    assert plan.col.tolist() == [0, 2, 1]
-    with pytest.raises(
-        mp.PlanError, match=r"repeated lists disagree in q2k_index\[b=0, h=0, row=2"
-    ):
-        flashinfer.from_q2k(lists, counts, 4, 12, block_size=(4, 4), repeat=4)
-
-
-def test_padding_inside_tiles_is_not_seen():
-    """VSA: tiles are padded to one size, and each says how many of its keys are tokens."""
-    lists, counts = torch.tensor([[[[0, 1]]]]), torch.tensor([[[2]]])
-    plan = flashinfer.from_q2k(lists, counts, 4, 8, block_size=(4, 4), kv_block_sizes=[3, 4])
-
-    assert plan.to_dense()[0, 0].int().tolist() == [[1, 1, 1, 0, 1, 1, 1, 1]] * 4
-    with pytest.raises(mp.PlanError, match=r"kv_block_sizes\[1\]: got 5, wanted 0 to 4"):
-        flashinfer.from_q2k(lists, counts, 4, 8, block_size=(4, 4), kv_block_sizes=[3, 5])
 
 
 def two_heads() -> mp.Plan:
