@@ -2,6 +2,7 @@
 
 from maskplan.patterns.draft import draft, draft_kept
 from maskplan.patterns.grid import Grid
+from maskplan.patterns.neighborhood import neighborhood
 from maskplan.patterns.sliding_tile import sliding_tile
 from maskplan.patterns.tile_map import tile_map
 from maskplan.patterns.token_order import TokenOrder
@@ -12,6 +13,7 @@ __all__ = [
     "TokenOrder",
     "draft",
     "draft_kept",
+    "neighborhood",
     "sliding_tile",
     "tile_map",
     "vsa",

@@ -4,9 +4,9 @@ Tiles chosen by VSA or Draft, clusters of SVG2 and text are such groups. Work gr
 listed and the pairs of groups, whatever their sizes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from maskplan.patterns.sequence import IntArray
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 from maskplan.threads import run_ranges
+
+# (row_ptr, col, content, tiles) as kernels return them.
+Part: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ def plan_of_groups(
     from maskplan.patterns.groups_kernel import plan_groups
 
     axes = np.array([geometry.seqlen_q, geometry.seqlen_k, *geometry.block_size], dtype=np.int64)
-    parts: list[Any] = [None] * patterns
+    parts: dict[int, Part] = {}
 
     def work(start: int, stop: int) -> None:
         for pattern in range(start, stop):
@@ -65,16 +68,17 @@ def plan_of_groups(
             parts[pattern] = plan_groups(own.q_runs, own.k_runs, own.row_ptr, own.seen, axes)
 
     run_ranges(work, patterns)
-    return stacked(parts, geometry, provenance, pattern_id)
+    ordered = [parts[pattern] for pattern in range(patterns)]
+    return stacked(ordered, geometry, provenance, pattern_id)
 
 
 def stacked(
-    parts: list[Any], geometry: Geometry, provenance: Provenance, pattern_id: Tensor
+    parts: Sequence[Part], geometry: Geometry, provenance: Provenance, pattern_id: Tensor
 ) -> Plan:
-    """The canonical plan of patterns whose lists were made apart.
+    """The canonical plan of lists that were made apart: of patterns, or of a pattern's rows.
 
     Args:
-        parts: (row_ptr, col, content, tiles) of each pattern, blocks and tiles numbered from 0.
+        parts: (row_ptr, col, content, tiles), blocks and tiles of each numbered from 0.
         geometry: lengths and block size.
         provenance: how it was made.
         pattern_id: int [batch, heads] into the parts.

@@ -1,0 +1,280 @@
+"""Compiled engine of masks that are a product over the axes of a grid.
+
+A query at (t, h, w) sees a key at (t', h', w') if each axis lets it: low[x] <= y < high[x] and
+y - x is a multiple of the axis's step. Slots are cut into runs, tokens of one (t, h) whose w counts
+up: int64 [runs, 5] = (first slot, one past the last, t, h, w of the first), ascending; text is a
+run with t = -1, which sees and is seen.
+
+NOTE [Two small matrices]: inside a block only a few frames and rows of the grid occur, so a block's
+phase is the place of its runs on both sides, and one bit for each pair of its frames and each pair
+of its rows. What w lets through follows from the places.
+"""
+
+import numpy as np
+
+from maskplan.build.bit_rows_kernel import reserve, set_bits
+from maskplan.jit import kernel
+from maskplan.patterns.phase_kernel import (
+    EMPTY,
+    UNKNOWN,
+    content_of,
+    content_of_bits,
+    new_phases,
+    remember,
+)
+from maskplan.tile_pool import new_pool
+
+
+@kernel
+def _sees(axis, step, x, y):
+    """Whether coordinate x sees y. `axis` is int64 [2, length]: low, high."""
+    return axis[0, x] <= y < axis[1, x] and (step == 1 or (y - x) % step == 0)
+
+
+@kernel
+def _index(values, count, value):
+    """(place of `value` among values[:count], the new count), put there if it is new."""
+    for at in range(count):
+        if values[at] == value:
+            return at, count
+    values[count] = value
+    return count, count + 1
+
+
+@kernel
+def _blocks(runs, block, length):
+    """The blocks of a sequence, and how runs lie in them.
+
+    Returns:
+        (first run of each block, count of its runs, number of its shape, its frames
+        int64 [blocks, most], their count, its rows, their count).
+    """
+    blocks = (length + block - 1) // block
+    first, count = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
+    for run in range(runs.shape[0]):
+        for at in range(runs[run, 0] // block, (runs[run, 1] - 1) // block + 1):
+            if count[at] == 0:
+                first[at] = run
+            count[at] += 1
+    most = max(count.max(), 1) if blocks else 1
+    frames, rows = np.zeros((blocks, most), np.int64), np.zeros((blocks, most), np.int64)
+    frame_count, row_count = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
+    key = np.empty(1 + 5 * most, dtype=np.int64)
+    known, shape, shapes = new_phases(key.size), np.int32(0), np.zeros(blocks, np.int64)
+    for at in range(blocks):
+        left, right = at * block, min((at + 1) * block, length)
+        key[:] = -1
+        key[0] = right - left
+        for i in range(count[at]):
+            start, stop, t, h, w = runs[first[at] + i]
+            here = key[1 + 5 * i : 6 + 5 * i]
+            here[0], here[1] = max(start, left) - left, min(stop, right) - left
+            here[4] = w + max(left - start, 0)
+            if t >= 0:
+                here[2], frame_count[at] = _index(frames[at], frame_count[at], t)
+                here[3], row_count[at] = _index(rows[at], row_count[at], h)
+        found = content_of(known, key)
+        if found == UNKNOWN:
+            known = remember(known, key, shape)
+            found = shape
+            shape += np.int32(1)
+        shapes[at] = found
+    return first, count, shapes, frames, frame_count, rows, row_count
+
+
+@kernel
+def _reach(runs, first, count, left, right, axes, hull):
+    """The box of keys that a block's queries may see, as hull[axis] = (low, high).
+
+    Returns whether the block has text, which sees everything.
+    """
+    hull[:, 0], hull[:, 1] = 1 << 40, 0
+    t_axis, h_axis, w_axis = axes
+    for run in range(first, first + count):
+        start, stop, t, h, w = runs[run]
+        if t < 0:
+            return True
+        hull[0, 0], hull[0, 1] = min(hull[0, 0], t_axis[0, t]), max(hull[0, 1], t_axis[1, t])
+        hull[1, 0], hull[1, 1] = min(hull[1, 0], h_axis[0, h]), max(hull[1, 1], h_axis[1, h])
+        for x in range(w + max(left - start, 0), w + min(stop, right) - start):
+            hull[2, 0], hull[2, 1] = min(hull[2, 0], w_axis[0, x]), max(hull[2, 1], w_axis[1, x])
+    return False
+
+
+@kernel
+def _mark(found, total, first, last):
+    """Append blocks first..last that lie past the last one found; returns how many there are."""
+    if total:
+        first = max(first, found[total - 1] + 1)
+    for block in range(first, last + 1):
+        found[total] = block
+        total += 1
+    return total
+
+
+@kernel
+def _candidates(hull, grid, tile, starts, text, block, found):
+    """Blocks of keys that a box of the grid reaches, ascending; returns how many.
+
+    Args:
+        hull: int64 [3, 2] = low and high of t, h, w.
+        grid: (T, H, W).
+        tile: tokens of a tile along (t, h, w).
+        starts: first slot of each tile.
+        text: int64 [2] = first slot of the text, one past its last.
+        block: bk.
+        found: int64 [N], filled.
+    """
+    total = 0
+    if text[0] < text[1] and text[0] < starts[0]:
+        total = _mark(found, total, text[0] // block, (text[1] - 1) // block)
+    wide, high = -(-grid[2] // tile[2]), -(-grid[1] // tile[1])
+    for t_tile in range(hull[0, 0] // tile[0], (hull[0, 1] - 1) // tile[0] + 1):
+        t0, t1 = t_tile * tile[0], min((t_tile + 1) * tile[0], hull[0, 1])
+        for h_tile in range(hull[1, 0] // tile[1], (hull[1, 1] - 1) // tile[1] + 1):
+            h0, h1 = h_tile * tile[1], min((h_tile + 1) * tile[1], hull[1, 1])
+            rows = min(tile[1], grid[1] - h0)
+            for w_tile in range(hull[2, 0] // tile[2], (hull[2, 1] - 1) // tile[2] + 1):
+                w0 = w_tile * tile[2]
+                columns = min(tile[2], grid[2] - w0)
+                w_from, w_to = max(hull[2, 0] - w0, 0), min(hull[2, 1] - w0, columns)
+                start = starts[(t_tile * high + h_tile) * wide + w_tile]
+                for t in range(max(t0, hull[0, 0]), t1):
+                    for h in range(max(h0, hull[1, 0]), h1):
+                        row = start + ((t - t0) * rows + h - h0) * columns
+                        total = _mark(
+                            found, total, (row + w_from) // block, (row + w_to - 1) // block
+                        )
+    if text[0] < text[1] and text[0] >= starts[0]:
+        total = _mark(found, total, text[0] // block, (text[1] - 1) // block)
+    return total
+
+
+@kernel
+def _pair_bits(axis, step, q_values, row, q_count, k_values, at, k_count, bits, bit):
+    """Set a bit for each pair of coordinates that see each other, from `bit` on; the next bit.
+
+    Args:
+        q_values: int64 [blocks, most]; row `row` has the block's. `k_values`: likewise, row `at`.
+    """
+    for i in range(q_count):
+        x = q_values[row, i]
+        for j in range(k_count):
+            if _sees(axis, step, x, k_values[at, j]):
+                bits[bit >> 6] |= np.int64(np.uint64(1) << np.uint64(bit & 63))
+            bit += 1
+    return bit
+
+
+@kernel
+def _draw_columns(flat, base, axis, step, x, low, high, at):
+    """Set the bits of keys of w in [low, high), of which low has column `at`, that x sees."""
+    start, stop = max(axis[0, x], low), min(axis[1, x], high)
+    if step == 1:
+        if start < stop:
+            set_bits(flat, base, at + start - low, at + stop - low)
+        return
+    for y in range(start + (x - start) % step, stop, step):
+        set_bits(flat, base, at + y - low, at + y - low + 1)
+
+
+@kernel
+def _draw(tile, q_runs, q_count, top, bottom, k_runs, k_count, left, right, axes, steps):
+    """Set the bits of a block in `tile`, int32 [bq, words].
+
+    Args:
+        q_runs: runs of the block's queries, `k_runs` of its keys, from the first on.
+    """
+    words = tile.shape[1]
+    flat = tile.reshape(-1)
+    flat[:] = 0
+    t_axis, h_axis, w_axis = axes
+    for i in range(q_count):
+        q_start, q_stop, t, h, w = q_runs[i]
+        for j in range(k_count):
+            k_start, k_stop, t_key, h_key, w_key = k_runs[j]
+            at, end = max(k_start, left) - left, min(k_stop, right) - left
+            whole = t < 0 or t_key < 0
+            if not whole and not (
+                _sees(t_axis, steps[0], t, t_key) and _sees(h_axis, steps[1], h, h_key)
+            ):
+                continue
+            low = w_key + max(left - k_start, 0)
+            for q in range(max(q_start, top), min(q_stop, bottom)):
+                base = (q - top) * words
+                if whole:
+                    set_bits(flat, base, at, end)
+                else:
+                    x = w + q - q_start
+                    high = low + end - at
+                    _draw_columns(flat, base, w_axis, steps[2], x, low, high, at)
+
+
+@kernel
+def plan_axis_windows(q_runs, k_runs, axes, steps, grid, tile, starts, text, lengths, rows):
+    """Block lists of some rows of blocks.
+
+    Args:
+        q_runs: runs of the queries, `k_runs` of the keys.
+        axes: three int64 [2, length] = low and high of t, h, w.
+        steps: three ints.
+        grid: int64 [3], (T, H, W).
+        tile: int64 [3], tokens of a tile of the keys' order.
+        starts: int64 [tiles], first slot of each tile of keys.
+        text: int64 [2], slots of the keys' text.
+        lengths: int64 [4] = SQ, SK, bq, bk.
+        rows: (first row of blocks, one past the last).
+
+    Returns:
+        (row_ptr int64 [rows + 1], col, content, tiles).
+    """
+    seqlen_q, seqlen_k, bq, bk = lengths
+    t_axis, h_axis, _ = axes
+    t_step, h_step, _ = steps
+    q_first, q_count, q_shapes, q_frames, q_frame_n, q_rows, q_row_n = _blocks(q_runs, bq, seqlen_q)
+    k_first, k_count, k_shapes, k_frames, k_frame_n, k_rows, k_row_n = _blocks(k_runs, bk, seqlen_k)
+    first_row, last_row = rows
+    cols, words = k_first.size, (bk + 31) // 32
+    most = 1
+    if q_first.size and cols:
+        most = q_frame_n.max() * k_frame_n.max() + q_row_n.max() * k_row_n.max()
+    key = np.empty(2 + most // 64, dtype=np.int64)
+    phases, pool = new_phases(key.size), new_pool(bq, words, 16)
+    block = np.zeros((bq, words), dtype=np.int32)
+    found, hull = np.empty(cols, dtype=np.int64), np.empty((3, 2), dtype=np.int64)
+    out_ptr = np.zeros(last_row - first_row + 1, dtype=np.int64)
+    col, content = np.empty(4096, dtype=np.int32), np.empty(4096, dtype=np.int32)
+    total = 0
+    for row in range(first_row, last_row):
+        top, bottom = row * bq, min((row + 1) * bq, seqlen_q)
+        if _reach(q_runs, q_first[row], q_count[row], top, bottom, axes, hull):
+            count = _mark(found, 0, 0, cols - 1)
+        elif hull[0, 1] == 0:
+            count = 0
+        else:
+            count = _candidates(hull, grid, tile, starts, text, bk, found)
+        col, content = reserve(col, content, total + count)
+        for i in range(count):
+            at = found[i]
+            key[:] = 0
+            key[0] = (q_shapes[row] << 32) | k_shapes[at]
+            # Word 0 says how the runs lie.
+            bit = _pair_bits(
+                t_axis, t_step, q_frames, row, q_frame_n[row], k_frames, at, k_frame_n[at], key, 64
+            )
+            _pair_bits(h_axis, h_step, q_rows, row, q_row_n[row], k_rows, at, k_row_n[at], key, bit)
+            what = content_of(phases, key)
+            if what == UNKNOWN:
+                left, right = at * bk, min((at + 1) * bk, seqlen_k)
+                _draw(
+                    block, q_runs[q_first[row] :], q_count[row], top, bottom,
+                    k_runs[k_first[at] :], k_count[at], left, right, axes, steps,
+                )  # fmt: skip
+                pool, what = content_of_bits(pool, block, (bottom - top) * (right - left))
+                phases = remember(phases, key, what)
+            if what != EMPTY:
+                col[total] = at
+                content[total] = what
+                total += 1
+        out_ptr[row + 1 - first_row] = total
+    return out_ptr, col[:total].copy(), content[:total].copy(), pool[0][: pool[3][0]].copy()
