@@ -134,9 +134,7 @@ def flex_lists(case: Case) -> BlockMask:
 def flex_work(case: Case, q: Tensor, k: Tensor, v: Tensor, compiled: Any) -> Work:
     """FlexAttention on the lists of the case."""
     if case.plan.heads not in (1, case.heads):
-        lists = flex_lists(
-            Case(**{**vars(case), "plan": case.plan.with_heads(case.heads)})
-        )
+        lists = flex_lists(Case(**{**vars(case), "plan": case.plan.with_heads(case.heads)}))
     else:
         lists = flex_lists(case)
     return lambda: compiled(q, k, v, block_mask=lists, enable_gqa=case.heads != case.kv_heads)

@@ -17,6 +17,7 @@ from maskplan.attention.operands import Rows
 from maskplan.attention.simd_kernel import (
     product_set,
     row_copy,
+    row_dot,
     row_mask,
     row_scale,
     transpose_square,
@@ -37,6 +38,31 @@ def put_column(source, at, features, target, start, position):
     out = start + (position // width) * features * width + position % width
     for f in range(features):
         target[out + f * width] = source[at + f]
+
+
+@kernel
+def dot(a, a_at, b, b_at, count):
+    """Sum of products of `count` numbers."""
+    whole = count // (VECTOR_BYTES // a.itemsize) * (VECTOR_BYTES // a.itemsize)
+    total = row_dot(a, a_at, b, b_at, whole)
+    for i in range(whole, count):
+        total += a[a_at + i] * b[b_at + i]
+    return total
+
+
+@kernel
+def squares(count):
+    """`count` rounded up to whole squares of any dtype's transpose, at most TILE."""
+    return (count + 15) // 16 * 16
+
+
+@kernel
+def put_numbers(source, at, count, target, start):
+    """Copy `count` numbers."""
+    whole = count // (VECTOR_BYTES // target.itemsize) * (VECTOR_BYTES // target.itemsize)
+    row_copy(source, at, target, start, whole)
+    for i in range(whole, count):
+        target[start + i] = source[at + i]
 
 
 @kernel

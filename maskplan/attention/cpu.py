@@ -16,7 +16,6 @@ loop streams: q and dO, or k and v), about 1 MiB of work space a thread, and the
 at most `STRIPE_BUDGET` bytes or one buffer. Nothing grows with SQ * SK.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -102,15 +101,39 @@ def backward(
     if call.empty:
         return torch.zeros_like(call.q), torch.zeros_like(call.k), torch.zeros_like(call.v)
     dtype = inputs.compute_dtype(call)
-    delta = (out.to(dtype) * dout.to(dtype)).sum(-1).transpose(1, 2)
-    if dlse is not None:
-        delta = delta - dlse.to(dtype)
-    exponent = lse.to(dtype) * math.log2(math.e)
-    stats = (inputs.flat(exponent.contiguous()), inputs.flat(delta.contiguous()))
+    wide = inputs.converted(call, dtype)
+    dout = dout.to(dtype)
+    stats = _row_stats(wide, out, lse, dout, dlse)
     loop = call.backward
     if loop == "auto":
         loop = "loop_k" if _gathers_keys(call) else "loop_q"
-    return (_loop_k if loop == "loop_k" else _loop_q)(call, dout, stats, dtype)
+    run = _loop_k if loop == "loop_k" else _loop_q
+    dq, dk, dv = run(wide, dout, stats, dtype)
+    return dq.to(call.q.dtype), dk.to(call.k.dtype), dv.to(call.v.dtype)
+
+
+def _row_stats(
+    call: AttentionCall, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None
+) -> tuple[Any, Any]:
+    """(lse as an exponent of 2, rowsum(out * dout) - dlse), each flat [B * HQ * SQ]."""
+    from maskplan.attention import pack_kernel
+
+    dtype, seqlen = call.q.dtype, call.plan.seqlen_q
+    rows = lse.numel()
+    given = inputs.empty_array(dtype) if dlse is None else inputs.numbers(dlse, dtype)
+    sides = (
+        inputs.tokens(out, dtype),
+        inputs.tokens(dout, dtype),
+        inputs.numbers(lse, dtype),
+        given,
+    )
+    exponent, delta = (inputs.flat(torch.empty(rows, dtype=dtype)) for _ in range(2))
+
+    def run(first: int, last: int) -> None:
+        pack_kernel.row_stats(first, last, *sides, call.heads, seqlen, exponent, delta)
+
+    run_pieces(run, inputs.even_bounds(rows), float(out.numel()))
+    return exponent, delta
 
 
 def _loop_q(
@@ -148,8 +171,7 @@ def _loop_q(
         )
 
     run_pieces(run, list(range(len(runs) + 1)), _multiplications(call, lists))
-    dq = _sum_stripes(call, partial, call.q)
-    return dq, dk.to(call.k.dtype), dv.to(call.v.dtype)
+    return _sum_stripes(partial, call.q), dk, dv
 
 
 def _loop_k(
@@ -190,8 +212,7 @@ def _loop_k(
         )
 
     run_pieces(run, list(range(len(runs) + 1)), _multiplications(call, lists))
-    dk = _sum_stripes(call, partial_k, call.k)
-    return dq.to(call.q.dtype), dk, _sum_stripes(call, partial_v, call.v)
+    return dq, _sum_stripes(partial_k, call.k), _sum_stripes(partial_v, call.v)
 
 
 def _gathers_keys(call: AttentionCall) -> bool:
@@ -206,11 +227,12 @@ def _stripes(call: AttentionCall, buffer_bytes: int) -> int:
     return max(1, min(wanted, STRIPE_BUDGET // max(buffer_bytes, 1)))
 
 
-def _sum_stripes(call: AttentionCall, partial: Tensor, like: Tensor) -> Tensor:
-    """[stripes, B, H, S, padded] summed in order of stripes, as [B, S, H, F] typed as `like`."""
-    total = partial[0] if len(partial) == 1 else partial.sum(0)
-    result = call.new(like, int(like.shape[3]), like.dtype)
-    return result.copy_(total[..., : like.shape[3]].transpose(1, 2))
+def _sum_stripes(partial: Tensor, like: Tensor) -> Tensor:
+    """[stripes, B, H, S, padded] summed in order of stripes, as [B, S, H, F] like `like`."""
+    total = partial[0]
+    for stripe in partial[1:]:
+        total += stripe
+    return total[..., : like.shape[3]].transpose(1, 2)
 
 
 def _multiplications(call: AttentionCall, lists: Lists) -> float:

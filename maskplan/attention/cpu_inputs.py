@@ -1,6 +1,7 @@
 """Torch tensors and plans as the CPU kernels take them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -45,6 +46,22 @@ def tokens(tensor: Tensor, dtype: torch.dtype) -> Tokens:
         tensor = tensor.contiguous()
     batch, token, head, _ = tensor.stride()
     return Tokens(flat(tensor), batch, token, head, int(tensor.shape[3]))
+
+
+def numbers(tensor: Tensor, dtype: torch.dtype) -> Any:
+    """All elements in order, flat."""
+    return flat(tensor.detach().to(dtype).contiguous())
+
+
+def converted(call: AttentionCall, dtype: torch.dtype) -> AttentionCall:
+    """The call with its tensors in `dtype`."""
+    return replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))
+
+
+def even_bounds(count: int) -> list[int]:
+    """Bounds of a few pieces for each thread, of equal length."""
+    parts = 4 * torch.get_num_threads()
+    return sorted({count * i // parts for i in range(parts + 1)})
 
 
 def query_lists(call: AttentionCall) -> Lists:
@@ -107,9 +124,10 @@ def packed(pack: Callable[..., None], tensor: Tensor, block: int, dtype: torch.d
         size = padded(features, dtype) * block
     # Left uninitialised: what pads a panel is overwritten in the scores or never read.
     out = np.empty(blocks * size, _NUMPY[dtype])
-    bounds = even_pieces(np.ones(blocks, np.int64), 4 * torch.get_num_threads())
     run_pieces(
-        lambda a, b: pack(a, b, source, heads, seqlen, block, out), bounds, float(tensor.numel())
+        lambda a, b: pack(a, b, source, heads, seqlen, block, out),
+        even_bounds(blocks),
+        float(tensor.numel()),
     )
     return out
 

@@ -8,10 +8,12 @@ from maskplan.attention.block_kernel import (
     SCORE_STRIDE,
     TILE,
     product_add_kept,
-    put_column,
+    put_columns,
+    put_numbers,
     put_row,
     score,
     set_bits,
+    squares,
     tile_bits,
 )
 from maskplan.attention.operands import Panels, Rows
@@ -145,6 +147,7 @@ def forward_gather(first, last, lists, q, k, v, bad, out, lse, scale):
     scores = np.zeros(TILE * SCORE_STRIDE, data.dtype)
     acc = Rows(np.zeros(TILE * value_panels * width, data.dtype), 0, value_panels * width)
     state = (np.zeros(TILE, data.dtype), np.zeros(TILE, data.dtype))
+    near = np.zeros(TILE * q.features, data.dtype)
     keys = Panels(np.zeros(TILE * q.features, data.dtype), 0, q.features * width)
     values = Panels(np.zeros(TILE * value_panels * width, data.dtype), 0, TILE * width)
     bits = Rows(np.zeros(TILE * TILE // 32, np.int32), 0, TILE // 32)
@@ -175,7 +178,7 @@ def forward_gather(first, last, lists, q, k, v, bad, out, lse, scale):
             tile_at = (max(tile, 0) * lists.block_q + top) * lists.words
             for within in range(size):
                 token = col * lists.block_k + within
-                put_column(k.data, k_at + token * k.token, k.features, keys.data, 0, count)
+                put_numbers(k.data, k_at + token * k.token, k.features, near, count * k.features)
                 put_row(
                     v.data, v_at + token * v.token, v.features, values.data, 0, values.step, count
                 )
@@ -188,6 +191,8 @@ def forward_gather(first, last, lists, q, k, v, bad, out, lse, scale):
                 unsafe |= bad[store * blocks + col] != 0
                 count += 1
                 if count == TILE or (entry + 1 == stop and within + 1 == size):
+                    # Whole squares, of which columns past `count` are masked by their place.
+                    put_columns(near, 0, k.features, squares(count), k.features, keys.data, 0)
                     attend(
                         q_rows, keys, values, rows, count, q.features, bits, masked, unsafe,
                         scores, state, acc, scale,

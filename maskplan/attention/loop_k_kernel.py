@@ -10,9 +10,11 @@ import numpy as np
 from maskplan.attention.block_kernel import (
     SCORE_STRIDE,
     TILE,
-    put_column,
+    put_columns,
+    put_numbers,
     put_row,
     set_bits,
+    squares,
     tile_bits,
 )
 from maskplan.attention.gradient_kernel import KeySide, QuerySide, attend_grad, scratch
@@ -60,7 +62,7 @@ def stream_blocks(query, rows, unit, block, top, lists, features, panels, bad, d
 @kernel
 def stream_gather(query, rows, unit, block, top, lists, k, v, keys, bad, dk, dv, work, scale):
     """As `stream_blocks`, for key blocks too small to be panels: TILE keys at a time."""
-    near, bits, keys_of = keys
+    near, bits, keys_of, k_rows, v_rows = keys
     bad_query, bad_keys = bad
     blocks = (lists.seqlen_k + lists.block_k - 1) // lists.block_k
     store = unit // lists.group
@@ -79,8 +81,8 @@ def stream_gather(query, rows, unit, block, top, lists, k, v, keys, bad, dk, dv,
         for within in range(size):
             token = col * lists.block_k + within
             k_token, v_token = k_at + token * k.token, v_at + token * v.token
-            put_column(k.data, k_token, k.features, near.k_columns.data, 0, count)
-            put_column(v.data, v_token, v.features, near.v_columns.data, 0, count)
+            put_numbers(k.data, k_token, k.features, k_rows, count * k.features)
+            put_numbers(v.data, v_token, v.features, v_rows, count * v.features)
             put_row(k.data, k_token, k.features, near.k_panels.data, 0, near.k_panels.step, count)
             if lists.tile_id.size:
                 set_bits(
@@ -91,8 +93,11 @@ def stream_gather(query, rows, unit, block, top, lists, k, v, keys, bad, dk, dv,
             unsafe |= bad_keys[store * blocks + col] != 0
             count += 1
             if count == TILE or (entry + 1 == stop and within + 1 == size):
-                near.dk.data[:] = 0
-                near.dv.data[:] = 0
+                wide = squares(count)
+                put_columns(k_rows, 0, k.features, wide, k.features, near.k_columns.data, 0)
+                put_columns(v_rows, 0, v.features, wide, v.features, near.v_columns.data, 0)
+                near.dk.data[: wide * near.dk.stride] = 0
+                near.dv.data[: wide * near.dv.stride] = 0
                 attend_grad(
                     query, near, rows, count, (k.features, v.features), bits, masked, unsafe,
                     work[0], work[1], scale,
@@ -129,8 +134,13 @@ def loop_k(first, last, runs, lists, q, k, v, dout, panels, stats, bad, dq, dk, 
     width = 2 * VECTOR_BYTES // q.data.itemsize
     kv_heads = lists.heads // lists.group
     features = (q.features, v.features)
-    keys = (key_side(features, q.data), Rows(np.zeros(TILE * TILE // 32, np.int32), 0, TILE // 32),
-            np.zeros(TILE, np.int64))  # fmt: skip
+    keys = (
+        key_side(features, q.data),
+        Rows(np.zeros(TILE * TILE // 32, np.int32), 0, TILE // 32),
+        np.zeros(TILE, np.int64),
+        np.zeros(TILE * k.features, dtype),
+        np.zeros(TILE * v.features, dtype),
+    )
     work = (np.zeros(TILE * SCORE_STRIDE, dtype), np.zeros(TILE * SCORE_STRIDE, dtype))
     grad = scratch(TILE, q.features, q.data)
     q_panels = Panels(np.zeros(TILE * grad.stride, dtype), 0, TILE * width)

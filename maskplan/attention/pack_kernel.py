@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from maskplan.attention.block_kernel import put_columns, put_row
+from maskplan.attention.block_kernel import LOG2E, dot, put_columns, put_row
 from maskplan.attention.vectors import VECTOR_BYTES
 from maskplan.jit import kernel
 
@@ -41,6 +41,28 @@ def pack_rows(first, last, x, heads, seqlen, block, out):
         at = unit // heads * x.batch + unit % heads * x.head + start * x.token
         for t in range(min(block, seqlen - start)):
             put_row(x.data, at + t * x.token, x.features, out, place * size, block * width, t)
+
+
+@kernel
+def row_stats(first, last, out, dout, lse, dlse, heads, seqlen, exponent, delta):
+    """Queries [first, last) of (b, h, query): what the backward needs of each row.
+
+    Args:
+        out, dout: `Tokens`.
+        lse, dlse: [B * HQ * SQ]; dlse may be empty for zeros.
+        exponent: lse as an exponent of 2, written.
+        delta: rowsum(out * dout) - dlse, written.
+    """
+    for row in range(first, last):
+        unit, token = row // seqlen, row % seqlen
+        batch, head = unit // heads, unit % heads
+        at = batch * out.batch + head * out.head + token * out.token
+        dout_at = batch * dout.batch + head * dout.head + token * dout.token
+        total = lse.dtype.type(0)
+        if dlse.size:
+            total = -dlse[row]
+        delta[row] = total + dot(out.data, at, dout.data, dout_at, out.features)
+        exponent[row] = lse[row] * LOG2E
 
 
 @kernel

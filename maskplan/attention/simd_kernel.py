@@ -179,6 +179,24 @@ def row_mask(_, row, at, count, bits, bits_at, fill):
 
 
 @intrinsic
+def row_dot(_, a, at, b, b_at, count):
+    """Sum of a[at + i] * b[b_at + i] over i < count."""
+
+    def build(context, builder, _signature, args):
+        v = Vectors(context, builder, a)
+        left, at, right, b_at = v.data(a, args[0]), args[1], v.data(b, args[2]), args[3]
+
+        def step(i, total):
+            x, y = v.load(left, builder.add(at, i)), v.load(right, builder.add(b_at, i))
+            return [v.fma(x, y, total[0])]
+
+        return v.fold(v.loop(args[4], v.lanes, [v.const(0.0)], step)[0], builder.fadd)
+
+    index = types.int64
+    return a.dtype(a, index, b, index, index), build
+
+
+@intrinsic
 def row_copy(_, source, at, target, target_at, count):
     """target[target_at : target_at + count] = source[at : at + count]."""
 

@@ -10,7 +10,7 @@ import torch
 # Pieces a thread takes over a call: enough that one slow piece does not hold the others up.
 PIECES_PER_THREAD = 16
 # Starting threads costs about as much as this many multiplications.
-SMALLEST_WORK = 4_000_000
+SMALLEST_WORK = 16_000_000
 
 
 def even_pieces(work: "np.ndarray[tuple[int], np.dtype[np.int64]]", parts: int) -> list[int]:
@@ -37,11 +37,18 @@ def run_pieces(work: Callable[[int, int], None], bounds: list[int], total_work: 
     Raises:
         Exception: the first that a call of `work` raised.
     """
-    threads = min(torch.get_num_threads(), len(bounds) - 1)
-    if threads < 2 or total_work < SMALLEST_WORK:
-        for start, stop in pairwise(bounds):
+    pieces = iter(list(pairwise(bounds)))  # a list's iterator may be shared by threads
+
+    def drain() -> None:
+        for start, stop in pieces:
             work(start, stop)
+
+    helpers = min(torch.get_num_threads(), len(bounds) - 1) - 1
+    if helpers < 1 or total_work < SMALLEST_WORK:
+        drain()
         return
-    with ThreadPoolExecutor(threads) as pool:
-        for future in [pool.submit(work, start, stop) for start, stop in pairwise(bounds)]:
+    with ThreadPoolExecutor(helpers) as pool:
+        waiting = [pool.submit(drain) for _ in range(helpers)]
+        drain()
+        for future in waiting:
             future.result()
