@@ -86,24 +86,28 @@ def choices_of(
     names: Sequence[str],
     default: Plan | None,
 ) -> tuple[Tensor, list[Plan]]:
-    """(int64 [len of each range] of choices, the distinct plan objects)."""
+    """(int64 [len of each range] of choices, the distinct plans)."""
     sizes = [len(numbers) for numbers in ranges]
     check_entries(sizes)
     choices: list[Plan] = []
-    numbers_of: dict[int, int] = {}
+    by_object: dict[int, int] = {}
+    by_digest: dict[str, int] = {}
     index = torch.full(sizes, -1, dtype=torch.int64)
     flat = index.view(-1).numpy()
     for key, plan in plans.items():
         for part, numbers, name in zip(key, ranges, names, strict=True):
             if part not in numbers:
                 _raise_outside(key, name, numbers)
-        if id(plan) not in numbers_of:
-            numbers_of[id(plan)] = len(choices)
-            choices.append(check_plan(plan, f"plans[{', '.join(map(str, key))}]"))
+        if id(plan) not in by_object:
+            digest = check_plan(plan, f"plans[{', '.join(map(str, key))}]").digest
+            if digest not in by_digest:
+                by_digest[digest] = len(choices)
+                choices.append(plan)
+            by_object[id(plan)] = by_digest[digest]
         place = 0
         for part, numbers in zip(key, ranges, strict=True):
             place = place * len(numbers) + numbers.index(part)
-        flat[place] = numbers_of[id(plan)]
+        flat[place] = by_object[id(plan)]
     missing = (flat < 0).nonzero()[0]
     if len(missing) and default is None:
         first = torch.unravel_index(torch.tensor(int(missing[0])), sizes)

@@ -94,7 +94,8 @@ class PlanBook(Mapping[Key, Plan]):
         """The book of one plan for each (step, layer, head).
 
         Args:
-            plans: plans of batch 1 and one head. A plan object used under many keys is read once.
+            plans: plans of batch 1 and one head. A plan object used under many keys is read once,
+                equal ones (by digest) are kept once, with the provenance of the first.
             steps: step numbers; by default from the smallest key to the largest.
             layers: layer numbers, likewise.
             heads: head numbers, likewise.
@@ -218,7 +219,7 @@ class PlanBook(Mapping[Key, Plan]):
         used = [self.pattern_provenance[number] for number in dict.fromkeys(ids.tolist())]
         provenance = Provenance(
             builder="PlanBook.plan",
-            parameters={"step": step, "layer": layer},
+            parameters={"step": operator.index(step), "layer": operator.index(layer)},
             grid=_shared([None if origin is None else origin.grid for origin in used]),
             token_order=_shared(
                 [None if origin is None else origin.token_order for origin in used]
@@ -316,7 +317,12 @@ class PlanBook(Mapping[Key, Plan]):
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, tuple) or len(key) != 3:
             return False
-        return all(part in getattr(self, axis) for axis, part in zip(AXES, key, strict=True))
+        try:
+            for axis, part in zip(AXES, key, strict=True):
+                self._place(axis, part)
+        except PlanKeyError:
+            return False
+        return True
 
     def __iter__(self) -> Iterator[Key]:
         return itertools.product(self.steps, self.layers, self.heads)

@@ -6,11 +6,16 @@ for every listed KV block, and the number of entries before each word; the entry
 the bits set below the block's own. At most 1 bit a block pair, plus 4 bytes for 32 of them. It is
 right for every pair, listed or not, because eager FlexAttention asks it for all of them.
 
+Tiles are read as octets: compiled FlexAttention stages wider gathers in shared memory, where they
+do not fit beside K and V. Partial blocks cost several times as much as with a mask_mod of
+comparisons; kernel_options={"num_stages": 1} makes them cheaper where a plan has many.
+
 In: mask_mod is evaluated in the partial blocks only.
 """
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,10 +79,11 @@ def mask_mod_of(plan: Plan, *, device: torch.device | str | None = None) -> Mask
     content = torch.full_like(plan.col, FULL) if plan.tile_id is None else plan.tile_id
     content = torch.cat([content, content.new_full((1,), FULL)])  # never empty to index
     tiles = torch.cat([plan.tiles, plan.tiles.new_zeros((1, *plan.tiles.shape[1:]))])
+    octets = torch.from_numpy(tiles.numpy().astype("<i4", copy=False).view(np.uint8))
     (bq, bk), rows = plan.block_size, plan.axes.rows
     batched, headed = plan.batch > 1, plan.heads > 1
-    ids, words, before, content, tiles = (
-        part.to(place) for part in (plan.pattern_id, words, before, content, tiles)
+    ids, words, before, content, octets = (
+        part.to(place) for part in (plan.pattern_id, words, before, content, octets)
     )
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
@@ -89,15 +95,15 @@ def mask_mod_of(plan: Plan, *, device: torch.device | str | None = None) -> Mask
         below = _bits_set(present & ((1 << bit) - 1))
         entry = torch.where(listed, before[line, word] + below, content.shape[0] - 1)
         tile, column = content[entry], k % bk
-        bits = tiles[torch.where(tile < 0, tiles.shape[0] - 1, tile), q % bq, column // WORD_BITS]
-        kept = ((bits >> (column % WORD_BITS)) & 1) == 1
+        bits = octets[torch.where(tile < 0, octets.shape[0] - 1, tile), q % bq, column // 8]
+        kept = ((bits >> (column % 8)) & 1) == 1
         return listed & ((tile < 0) | kept)
 
     return mask_mod
 
 
 def _ranks(plan: Plan) -> tuple[Tensor, Tensor]:
-    """(int64 [P * M, ceil(N / 32)] words of listed blocks, int32 entries before each word)."""
+    """(int32 [P * M, ceil(N / 32)] words of listed blocks, int32 entries before each word)."""
     lines, width = len(plan.row_ptr) - 1, max(-(-plan.axes.cols // WORD_BITS), 1)
     line = torch.repeat_interleave(torch.arange(lines), plan.row_ptr.diff())
     at = line * width + plan.col // WORD_BITS
@@ -105,11 +111,12 @@ def _ranks(plan: Plan) -> tuple[Tensor, Tensor]:
     words.index_add_(0, at, 1 << (plan.col.long() % WORD_BITS))
     counts = torch.bincount(at, minlength=lines * width)
     before = counts.cumsum(0) - counts
-    return words.view(lines, width), before.view(lines, width).to(torch.int32)
+    signed = torch.where(words >= 1 << 31, words - (1 << WORD_BITS), words).to(torch.int32)
+    return signed.view(lines, width), before.view(lines, width).to(torch.int32)
 
 
 def _bits_set(word: Tensor) -> Tensor:
-    """Bits set among the lower 32 of an int64."""
+    """Bits set in words of which bit 31 is not."""
     word = word - ((word >> 1) & 0x55555555)
     word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
     word = (word + (word >> 4)) & 0x0F0F0F0F

@@ -3,6 +3,7 @@
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -134,6 +135,9 @@ def test_a_book_is_a_mapping():
     assert (3, 0, 0) in book
     assert (1, 0, 0) not in book
     assert (3, 0) not in book
+    assert (3.0, 0, 0) not in book
+    assert book[np.int64(3), 0, 0] == book[3, 0, 0]
+    assert book.plan(np.int64(3), 0).provenance.parameters["step"] == 3
     assert book.get((9, 0, 0)) is None
     assert book == pickle.loads(pickle.dumps(book))
     assert hash(book) == hash(small_book())
