@@ -3,6 +3,8 @@
 from maskplan.patterns.draft import draft, draft_kept
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.neighborhood import neighborhood
+from maskplan.patterns.radial import radial
+from maskplan.patterns.radial_shrunk import radial_shrunk
 from maskplan.patterns.sliding_tile import sliding_tile
 from maskplan.patterns.tile_map import tile_map
 from maskplan.patterns.token_order import TokenOrder
@@ -14,6 +16,8 @@ __all__ = [
     "draft",
     "draft_kept",
     "neighborhood",
+    "radial",
+    "radial_shrunk",
     "sliding_tile",
     "tile_map",
     "vsa",
