@@ -105,6 +105,9 @@ def top_p(
 
     and in any case for i < at_least. Sums are in float64.
 
+    Clusters of unequal size are selected as blocks of one, block_size=(1, 1) over the numbers of
+    clusters; `maskplan.interop.flashinfer.from_variable_blocks` gives them their sizes.
+
     Args:
         mass: floats [batch, heads, M, N], from 0 up: probabilities of each row for "sparge" and
             "svg2" (`size_weighted_softmax` for clusters), any for "xattention".
