@@ -107,6 +107,11 @@ class TokenOrder:
         return last - first + self.grid.text
 
     @property
+    def tokens(self) -> int:
+        """Tokens in and out, text included: slots that hold one."""
+        return self.grid.seqlen
+
+    @property
     def text_start(self) -> int:
         """First slot of the text."""
         return 0 if self.grid.text_first else int(self.tile_starts[-1])
