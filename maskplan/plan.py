@@ -6,6 +6,7 @@ Both hold block CSR over P distinct patterns, a `pattern_id` that says which pat
 
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -16,6 +17,8 @@ from maskplan.geometry import Axes, Geometry
 from maskplan.provenance import Provenance
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
+
     from maskplan.lower.lowered import LoweredPlan
     from maskplan.lower.target import Target
     from maskplan.lower.tensors import BlockSparseTensors
@@ -174,6 +177,24 @@ class BlockLists:
         from maskplan.io import save
 
         save(self, path)
+
+    def plot(self, **options: Any) -> "Plot":
+        """The mask of one head, drawn by matplotlib: see `maskplan.viz.plot`."""
+        from maskplan.viz.matrix import plot
+
+        return plot(self, **options)
+
+    def explore(self, path: str | PathLike[str], **options: Any) -> Path:
+        """Write one HTML file to explore the plan in a browser: see `maskplan.viz.explore`."""
+        from maskplan.viz.page import explore
+
+        return explore(self, path, **options)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from maskplan.viz.card import plan_card
+
+        return plan_card(self)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

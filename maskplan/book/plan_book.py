@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +20,8 @@ from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Plot
+
     from maskplan.book.stats import BookStats
 
 Key = tuple[int, int, int]
@@ -267,6 +270,24 @@ class PlanBook(Mapping[Key, Plan]):
         from maskplan.book.file import save_book
 
         save_book(self, path)
+
+    def plot(self, **options: Any) -> "Plot":
+        """Density by step and layer, drawn by matplotlib: see `maskplan.viz.density_map`."""
+        from maskplan.viz.density import density_map
+
+        return density_map(self, **options)
+
+    def explore(self, path: str | PathLike[str], **options: Any) -> Path:
+        """Write one HTML file to explore the book in a browser: see `maskplan.viz.explore`."""
+        from maskplan.viz.page import explore
+
+        return explore(self, path, **options)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from maskplan.viz.card import book_card
+
+        return book_card(self)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, max_blocks: int = 2**28) -> "PlanBook":

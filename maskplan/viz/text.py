@@ -56,8 +56,8 @@ def picture(plan: BlockLists, *, rows: int = 24, cols: int = 72, limit: int = 4)
     for pattern in order[:limit].tolist():
         grid = _grid(plan, pattern, rows, cols)
         glyphs.update(*grid)
-        users = _users(pattern_id == pattern, plan.batch)
-        lines += ["", f"pattern {pattern}: {users}"[:WIDTH], *_framed(grid, cols)]
+        who = users(pattern_id == pattern, plan.batch)
+        lines += ["", f"pattern {pattern}: {who}"[:WIDTH], *_framed(grid, cols)]
     if len(order) > limit:
         lines += ["", f"... {len(order) - limit} more"]
     lines += _legend(glyphs)
@@ -133,7 +133,7 @@ def _legend(glyphs: set[str]) -> list[str]:
     return lines
 
 
-def _users(uses: np.ndarray, batch: int) -> str:
+def users(uses: np.ndarray, batch: int) -> str:
     """Which (batch, head)s are True in bool [batch, heads], as ranges of heads per batch."""
     parts = []
     for index in np.flatnonzero(uses.any(axis=1)).tolist():
