@@ -141,31 +141,14 @@ def _runs(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _block_slices(columns: np.ndarray, distances: np.ndarray, seqlen: int) -> np.ndarray:
+    from maskplan.select.line_kernel import cover_diagonals
+
     starts, stops = _runs(columns)
     zero = np.zeros(len(starts), dtype=np.int64)
-    parts = [boxes(zero, zero + seqlen, starts, stops)]
-    for top in range(0, seqlen, LINE_BLOCK):
-        end = top + LINE_BLOCK
-        spans = _spans(np.maximum(end - distances[distances < end], LINE_BLOCK)[::-1])
-        first = np.array([start for start, _ in spans], dtype=np.int64)
-        last = np.array([stop for _, stop in spans], dtype=np.int64)
-        rows = np.full(len(spans), top)
-        bottom = np.full(len(spans), min(end, seqlen))
-        parts.append(boxes(rows, bottom, np.minimum(first, seqlen), np.minimum(last, seqlen)))
-    slices = np.concatenate(parts)
+    across = boxes(zero, zero + seqlen, starts, stops)
+    found = cover_diagonals(distances, seqlen, LINE_BLOCK)
+    top, ends = found[:, 0], np.minimum(found[:, 1:], seqlen)
+    down = boxes(top, np.minimum(top + LINE_BLOCK, seqlen), ends[:, 0], ends[:, 1])
+    slices = np.concatenate([across, down])
     slices[:, 5] = 1
     return slices
-
-
-def _spans(ends: np.ndarray) -> list[tuple[int, int]]:
-    """Stretches of keys that cover [end - 64, end) of each of the ascending `ends`.
-
-    As the kernel merges them: an end within 64 keys past a stretch makes it 64 keys longer.
-    """
-    spans: list[tuple[int, int]] = []
-    for end in ends.tolist():
-        if not spans or end > spans[-1][1] + LINE_BLOCK:
-            spans.append((end - LINE_BLOCK, end))
-        elif end > spans[-1][1]:
-            spans[-1] = (spans[-1][0], spans[-1][1] + LINE_BLOCK)
-    return spans
