@@ -1,9 +1,12 @@
 """Patterns on the latent grid of a video, and the orders of its tokens."""
 
+from maskplan.patterns.block_causal import block_causal
 from maskplan.patterns.draft import draft, draft_kept
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.label_order import LabelOrder
+from maskplan.patterns.magi import magi
 from maskplan.patterns.neighborhood import neighborhood
+from maskplan.patterns.nested_neighborhood import nested_neighborhood
 from maskplan.patterns.permutation_cost import PermutationCost, permutation_cost
 from maskplan.patterns.radial import radial
 from maskplan.patterns.radial_shrunk import radial_shrunk
@@ -19,9 +22,12 @@ __all__ = [
     "LabelOrder",
     "PermutationCost",
     "TokenOrder",
+    "block_causal",
     "draft",
     "draft_kept",
+    "magi",
     "neighborhood",
+    "nested_neighborhood",
     "permutation_cost",
     "radial",
     "radial_shrunk",

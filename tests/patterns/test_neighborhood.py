@@ -52,7 +52,7 @@ def neighborhoods(draw):
     return grid, axes
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     neighborhoods(),
     st.one_of(st.none(), st.tuples(*[st.integers(1, 4)] * 3)),
