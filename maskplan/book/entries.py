@@ -1,5 +1,7 @@
 """Entries of a book as they are given: ranges, keys and plans, checked at the door."""
 
+import math
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,6 +47,46 @@ def check_range(numbers: range, name: str) -> range:
             )
         )
     return numbers
+
+
+def place_of(numbers: range, number: Any, axis: str) -> int:
+    """Where `number` stands in a range.
+
+    Raises:
+        PlanKeyError: if it does not.
+    """
+    if isinstance(number, bool) or not hasattr(number, "__index__") or number not in numbers:
+        noun = axis.removesuffix("s")
+        raise PlanKeyError(
+            sentence(
+                what=f"no such {noun}",
+                where="the book",
+                got=repr(number),
+                wanted=f"{numbers.start} <= {noun} < {numbers.stop}",
+                remedy=f"ask for {axis} that the book holds, or make one that holds more",
+            )
+        )
+    return numbers.index(operator.index(number))
+
+
+def check_fit(plans: Plan, sizes: Sequence[int], provenances: int) -> None:
+    """Check that `plans` has a head for each entry, and a provenance for each pattern."""
+    facts = [
+        ("plans", "batch", plans.batch, 1),
+        ("plans", "heads", plans.heads, math.prod(sizes)),
+        ("provenances", "number", provenances, plans.num_patterns),
+    ]
+    for what, name, got, wanted in facts:
+        if got != wanted:
+            raise PlanError(
+                sentence(
+                    what=f"{what} do not fit the book",
+                    where=f"PlanBook, {name}",
+                    got=got,
+                    wanted=f"{wanted}, for {' * '.join(map(str, sizes))} entries",
+                    remedy="make books with PlanBook.from_plans or from_layers",
+                )
+            )
 
 
 def ranges_of(
@@ -142,10 +184,7 @@ def _raise_outside(key: object, name: str, numbers: range) -> None:
 
 def check_entries(sizes: Sequence[int]) -> None:
     """Check that a book of these sizes is no larger than books may be."""
-    total = 1
-    for size in sizes:
-        total *= size
-    if total > MAX_ENTRIES:
+    if math.prod(sizes) > MAX_ENTRIES:
         raise PlanError(
             sentence(
                 what="book is too large",

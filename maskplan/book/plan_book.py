@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskplan.book.entries import AXES, PlanKeyError, check_range
+from maskplan.book.entries import AXES, PlanKeyError, check_fit, check_range, place_of
 from maskplan.book.pool import gathered
-from maskplan.errors import PlanError, sentence
+from maskplan.errors import sentence
 from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
@@ -59,29 +59,8 @@ class PlanBook(Mapping[Key, Plan]):
     provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
-        for name in AXES:
-            check_range(getattr(self, name), name)
-        wanted = (1, len(self.steps) * len(self.layers) * len(self.heads))
-        if (self.plans.batch, self.plans.heads) != wanted:
-            raise PlanError(
-                sentence(
-                    what="plans do not fit the ranges",
-                    where="PlanBook.plans",
-                    got=f"batch {self.plans.batch}, heads {self.plans.heads}",
-                    wanted=f"batch {wanted[0]}, heads {wanted[1]} = steps * layers * heads",
-                    remedy="make books with PlanBook.from_plans or from_layers",
-                )
-            )
-        if len(self.pattern_provenance) != self.plans.num_patterns:
-            raise PlanError(
-                sentence(
-                    what="provenances do not fit the patterns",
-                    where="PlanBook.pattern_provenance",
-                    got=len(self.pattern_provenance),
-                    wanted=f"{self.plans.num_patterns}, one for each distinct pattern",
-                    remedy="make books with PlanBook.from_plans or from_layers",
-                )
-            )
+        sizes = [len(check_range(getattr(self, name), name)) for name in AXES]
+        check_fit(self.plans, sizes, len(self.pattern_provenance))
 
     @classmethod
     def from_plans(
@@ -223,10 +202,8 @@ class PlanBook(Mapping[Key, Plan]):
         provenance = Provenance(
             builder="PlanBook.plan",
             parameters={"step": operator.index(step), "layer": operator.index(layer)},
-            grid=_shared([None if origin is None else origin.grid for origin in used]),
-            token_order=_shared(
-                [None if origin is None else origin.token_order for origin in used]
-            ),
+            grid=_shared([origin and origin.grid for origin in used]),
+            token_order=_shared([origin and origin.token_order for origin in used]),
         )
         return replace(gathered(self.plans, ids[None]), provenance=provenance)
 
@@ -308,18 +285,7 @@ class PlanBook(Mapping[Key, Plan]):
 
     def _place(self, axis: str, number: Any) -> int:
         """Where `number` stands in one of the ranges."""
-        numbers: range = getattr(self, axis)
-        if isinstance(number, bool) or not hasattr(number, "__index__") or number not in numbers:
-            raise PlanKeyError(
-                sentence(
-                    what=f"no such {axis.removesuffix('s')}",
-                    where="the book",
-                    got=repr(number),
-                    wanted=f"{numbers.start} <= {axis.removesuffix('s')} < {numbers.stop}",
-                    remedy=f"ask for {axis} that the book holds, or make one that holds more",
-                )
-            )
-        return numbers.index(operator.index(number))
+        return place_of(getattr(self, axis), number, axis)
 
     def __getitem__(self, key: Key) -> Plan:
         if not isinstance(key, tuple) or len(key) != 3:

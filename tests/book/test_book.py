@@ -180,6 +180,11 @@ def index_of(values):
             ["range cannot number a book in steps", "without gaps"],
         ),
         (
+            lambda: replace(small_book(), heads=range(3)),
+            mp.PlanError,
+            ["plans do not fit the book in PlanBook, heads", "got 8, wanted 12, for 2 * 2 * 3"],
+        ),
+        (
             lambda: small_book().select(steps=3),
             mp.PlanTypeError,
             ["not a range in steps", "steps=range(50)"],

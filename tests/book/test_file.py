@@ -151,7 +151,7 @@ def ints(*values):
         ({"header": {"heads": [0, 2**62]}}, ["heads of", "from 0 to"]),
         ({"header": {"heads": [0, 2.0]}}, ["heads of", "[0, 2.0]"]),
         ({"header": {"digest": "0" * 64}}, ["digest of", "as its header says"]),
-        ({"header": {"pattern_provenance": [None]}}, ["provenances do not fit the patterns"]),
+        ({"header": {"pattern_provenance": [None]}}, ["provenances do not fit the book"]),
         ({"header": {"pattern_provenance": [3, None]}}, ["pattern_provenance[0]", "got int"]),
         ({"header": {"provenance": {"maker": "x"}}}, ["unknown field 'maker'"]),
         ({"header": {"seqlen_q": 11}}, ["damaged"]),
