@@ -40,7 +40,11 @@ def canonical(plan: ListsT) -> ListsT:
             kernels.tile_counts(kept),
             np.array([axes.rows, axes.row_len, axes.col_len, axes.row_block, axes.col_block]),
         )
-    merged = kernels.merge_patterns(row_ptr, col, content, axes.rows, order)
+    merged = np.arange(len(order))
+    if len(order) > 1:
+        codes = kernels.pattern_hashes(row_ptr, col, content, axes.rows, order)
+        by_code = np.argsort(codes, kind="stable")
+        merged = kernels.merge_patterns(row_ptr, col, content, axes.rows, order, codes, by_code)
     new_ptr, new_col, new_content = kernels.emit(
         row_ptr, col, content, axes.rows, order[merged == np.arange(len(order))]
     )

@@ -99,15 +99,21 @@ def _same_pattern(row_ptr, col, content, rows, one, other):
 
 
 @kernel
-def merge_patterns(row_ptr, col, content, rows, order):
-    """For each place in `order`, the first place that holds an equal pattern, int64 [places]."""
-    merged = np.arange(order.size)
-    if order.size == 1:
-        return merged
+def pattern_hashes(row_ptr, col, content, rows, order):
+    """A 64-bit hash of each pattern of `order`; equal patterns have equal ones."""
     codes = np.empty(order.size, dtype=np.uint64)
     for place in range(order.size):
         codes[place] = _pattern_hash(row_ptr, col, content, rows, order[place])
-    by_code = np.argsort(codes, kind="mergesort")
+    return codes
+
+
+@kernel
+def merge_patterns(row_ptr, col, content, rows, order, codes, by_code):
+    """For each place in `order`, the first place that holds an equal pattern, int64 [places].
+
+    `by_code` sorts the hashes `codes` stably.
+    """
+    merged = np.arange(order.size)
     start = 0
     for stop in range(1, order.size + 1):
         if stop < order.size and codes[by_code[stop]] == codes[by_code[start]]:

@@ -53,14 +53,29 @@ def new_pool(rows, words, capacity):
     )
 
 
+# Loops over flat arrays, not array expressions: numba takes seconds to compile each of those.
+@kernel
+def _copy(target, source, count):
+    for i in range(count):
+        target[i] = source[i]
+
+
+@kernel
+def _equal(one, other):
+    for i in range(one.size):  # noqa: SIM110 - numba has no generators
+        if one[i] != other[i]:
+            return False
+    return True
+
+
 @kernel
 def _grown(pool):
     words, hashes, _, count = pool
     capacity = 2 * words.shape[0]
     more_words = np.empty((capacity, words.shape[1], words.shape[2]), dtype=np.int32)
-    more_words[: words.shape[0]] = words
+    _copy(more_words.reshape(-1), words.reshape(-1), words.size)
     more_hashes = np.empty(capacity, dtype=np.uint64)
-    more_hashes[: words.shape[0]] = hashes
+    _copy(more_hashes, hashes, hashes.size)
     size = 16
     while size < 2 * capacity:
         size *= 2
@@ -88,7 +103,7 @@ def intern(pool, tile):
     at = code & mask
     while slots[at] >= 0:
         other = slots[at]
-        if hashes[other] == code and np.array_equal(words[other].reshape(-1), flat):
+        if hashes[other] == code and _equal(words[other].reshape(-1), flat):
             return pool, other
         at = (at + np.uint64(1)) & mask
     number = count[0]
@@ -99,7 +114,7 @@ def intern(pool, tile):
         at = code & mask
         while slots[at] >= 0:
             at = (at + np.uint64(1)) & mask
-    words[number] = tile
+    _copy(words[number].reshape(-1), flat, flat.size)
     hashes[number] = code
     slots[at] = number
     count[0] = number + 1

@@ -28,6 +28,6 @@ def reserve(col, content, need):
     size = max(need, 2 * col.size)
     more_col = np.empty(size, dtype=np.int32)
     more_content = np.empty(size, dtype=np.int32)
-    more_col[: col.size] = col
-    more_content[: content.size] = content
+    for i in range(col.size):
+        more_col[i], more_content[i] = col[i], content[i]
     return more_col, more_content

@@ -23,12 +23,14 @@ _FOLD = np.uint64(29)
 
 
 @kernel
-def _span(piece, top, bottom, bk, seqlen_k, out):
+def _span(slices, piece, top, bottom, bk, seqlen_k, out):
     """KV blocks of one slice in the rows [top, bottom): touched [out0, out1), full [out2, out3)."""
-    q0, q1, k0, k1, low, high = piece
+    q0, q1, k0 = slices[piece, 0], slices[piece, 1], slices[piece, 2]
+    k1, low, high = slices[piece, 3], slices[piece, 4], slices[piece, 5]
     first = max(max(q0, top), k0 - high + 1)
     last = min(min(q1, bottom), k1 - low) - 1
-    out[0] = out[1] = out[2] = out[3] = 0
+    for i in range(4):
+        out[i] = 0
     if first > last or low >= high or k0 >= k1:
         return
     out[0] = max(k0, first + low) // bk
@@ -46,7 +48,9 @@ def _phase(slices, active, live, count, top, height, left, bk, seqlen_k, key):
     key[0], key[1] = height, width
     size = 2
     for i in range(count):
-        q0, q1, k0, k1, low, high = slices[active[live[i]]]
+        piece = active[live[i]]
+        q0, q1, k0 = slices[piece, 0], slices[piece, 1], slices[piece, 2]
+        k1, low, high = slices[piece, 3], slices[piece, 4], slices[piece, 5]
         r0, r1 = max(q0 - top, 0), min(q1 - top, height)
         c0, c1 = max(k0 - left, 0), min(k1 - left, width)
         low, high = max(low + top - left, -height), min(high + top - left, width)
@@ -63,7 +67,8 @@ def _draw(key, size, tile):
     """Set the bits of a phase in `tile`, int32 [bq, words]."""
     words = tile.shape[1]
     flat = tile.reshape(-1)
-    flat[:] = 0
+    for word in range(flat.size):
+        flat[word] = 0
     for at in range(2, size, 6):
         low, high = key[at + 4], key[at + 5]
         for row in range(key[at], key[at + 1]):
@@ -108,13 +113,15 @@ def _find(numbers, begin, codes, contents, slots, key, size):
 def _remember(phases, at, code, key, size, content):
     numbers, begin, codes, contents, slots, count = phases
     if count[0] == _PHASES or begin[count[0]] + size > numbers.size:
-        slots[:] = -1
+        for slot in range(slots.size):
+            slots[slot] = -1
         count[0] = 0
         at = np.int64(code & np.uint64(slots.size - 1))
     if size > numbers.size:
         return
     here = count[0]
-    numbers[begin[here] : begin[here] + size] = key[:size]
+    for i in range(size):
+        numbers[begin[here] + i] = key[i]
     begin[here + 1] = begin[here] + size
     codes[here] = code
     contents[here] = content
@@ -134,13 +141,15 @@ def _sort_spans(slices, active, count, top, bottom, bk, seqlen_k, spans):
         piece = active[i]
         if slices[piece, 1] <= top:
             continue
-        _span(slices[piece], top, bottom, bk, seqlen_k, span)
+        _span(slices, piece, top, bottom, bk, seqlen_k, span)
         at = keep
         while at > 0 and spans[at - 1, 0] > span[0]:
-            spans[at] = spans[at - 1]
+            for part in range(4):
+                spans[at, part] = spans[at - 1, part]
             active[at] = active[at - 1]
             at -= 1
-        spans[at] = span
+        for part in range(4):
+            spans[at, part] = span[part]
         active[at] = piece
         keep += 1
     return keep
@@ -177,7 +186,7 @@ def _list_row(slices, active, spans, count, extent, scratch, phases, pool, col, 
     """Append the blocks of one row of blocks, from its slices' spans in order of first block.
 
     Args:
-        extent: int64 [4] = first query, one past the last, bk, SK.
+        extent: (first query, one past the last, bk, SK).
         scratch: (live int64, key int64, tile int32 [bq, words]).
     """
     top, bottom, bk, seqlen_k = extent
@@ -231,7 +240,7 @@ def plan_slices(slices, first, axes):
     Returns:
         (row_ptr int64 [P * M + 1], col, content, tiles).
     """
-    seqlen_q, seqlen_k, bq, bk = axes
+    seqlen_q, seqlen_k, bq, bk = axes[0], axes[1], axes[2], axes[3]
     rows, words = (seqlen_q + bq - 1) // bq, (bk + 31) // 32
     row_ptr = np.zeros((first.size - 1) * rows + 1, dtype=np.int64)
     col, content = np.empty(4096, dtype=np.int32), np.empty(4096, dtype=np.int32)
@@ -254,7 +263,7 @@ def plan_slices(slices, first, axes):
                 count += 1
                 upcoming += 1
             count = _sort_spans(slices, active, count, top, bottom, bk, seqlen_k, spans)
-            extent = np.array([top, bottom, bk, seqlen_k])
+            extent = (top, bottom, bk, seqlen_k)
             pool, col, content, total = _list_row(
                 slices, active, spans, count, extent, scratch, phases, pool, col, content, total
             )
