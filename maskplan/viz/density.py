@@ -22,9 +22,9 @@ def density_map(book: PlanBook, *, ax: "Axes | None" = None) -> "Axes":
     Raises:
         UnsupportedError: if matplotlib is not installed.
     """
+    axes = axes_or_new(ax, (7.2, 5.0))
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    axes = axes_or_new(ax, (7.2, 5.0))
     figures = book.stats()
     steps, layers = book.steps, book.layers
     image = axes.imshow(

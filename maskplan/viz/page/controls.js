@@ -101,7 +101,7 @@ class Explorer {
     this.redraw();
   }
 
-  // "Q block 3: queries 384–511 (t 0–1, h 0–7, w 0–7)"
+  // "Q block 3: queries 384-511 (t 0-1, h 0-7, w 0-7)"
   blockName(side, block) {
     const { lists, frames } = this, name = lists[side];
     const size = side === "row" ? lists.rowBlock : lists.colBlock;
@@ -109,7 +109,7 @@ class Explorer {
     const start = side === "row" ? frames.places.rowStart : frames.places.colStart;
     const first = block * size, label = name === "query" ? "Q" : "KV", many = name === "query" ? "queries" : "keys";
     const where = frames.places.describe(first + start, first + count + start);
-    return `${label} block ${block}: ${many} ${first}–${first + count - 1}${where}`;
+    return `${label} block ${block}: ${many} ${first}-${first + count - 1}${where}`;
   }
 
   cellText([row, col]) {

@@ -137,7 +137,7 @@ class Places {
     }
     const parts = [];
     if (high[0] >= 0) {
-      const span = (i) => (low[i] === high[i] ? `${low[i]}` : `${low[i]}–${high[i]}`);
+      const span = (i) => (low[i] === high[i] ? `${low[i]}` : `${low[i]}-${high[i]}`);
       parts.push(`t ${span(0)}, h ${span(1)}, w ${span(2)}`);
     }
     if (text) parts.push(`${text} text`);
