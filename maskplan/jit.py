@@ -37,7 +37,7 @@ def sources_digest() -> str:
 
 def _stamp(dispatcher: Any) -> bool:
     """Make the disk cache of `dispatcher` depend on all sources; False if numba has changed."""
-    file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
+    file: Any = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     stamp = getattr(file, "_source_stamp", None)
     if stamp is None:
         return False

@@ -5,6 +5,9 @@ the error against float64 may be twice what a peer of the same precision, comput
 shows on the same block, plus a rounding band: one unit in the last place of the block's largest
 value, and a floor for values that cancel (`floor`, from the sizes of what was added up). A block is
 (batch, head, tokens of one block), so that one wrong block or head cannot hide among right ones.
+The norm of a block has a budget of its own, since an error that every element shares (a wrong
+scale) may be small beside each element's rounding and still be wrong: twice the norm of the peer's
+error, half a unit of the block's norm, and the floor.
 """
 
 from dataclasses import dataclass
@@ -83,7 +86,8 @@ def compare(
 
     Returns:
         The comparison, by (batch, head, block). Values must be NaN or infinite in the same places
-        and with the same sign, and elsewhere differ by no more than the budget; so must norms.
+        and with the same sign, and elsewhere differ by no more than the budget; norms of blocks
+        differ by no more than theirs.
     """
     unit = torch.finfo(found.dtype).eps
     result, other = found.double(), peer.double()
@@ -95,10 +99,13 @@ def compare(
     worst, allowed = _largest(error, place, len(names)), _largest(noise, place, len(names))
     budget = 2 * (allowed + unit * _largest(size, place, len(names))) + floor
     finite = exact.isfinite() & result.isfinite()
-    ratio = _norm(result.where(finite, 0), place, len(names)) / _norm(
-        exact.where(finite, 0), place, len(names)
-    )
-    bad = ~(worst <= budget)
+    exact_norm = _norm(exact.where(finite, 0), place, len(names))
+    found_norm = _norm(result.where(finite, 0), place, len(names))
+    ratio = found_norm / exact_norm
+    elements = _norm(torch.ones_like(exact), place, len(names))
+    peer_norm = _norm(noise, place, len(names))
+    norm_budget = 2 * peer_norm + unit / 2 * exact_norm + floor * elements
+    bad = ~((worst <= budget) & ((found_norm - exact_norm).abs() <= norm_budget))
     faults = [
         Fault(
             batch=b,

@@ -111,6 +111,19 @@ def test_dq_scaled_by_1_29_is_named_with_its_norm(judged):
     assert "norm ratio 1.29" in str(comparison.faults[0])
 
 
+def test_a_scale_within_every_element_s_rounding_is_caught_by_the_norm():
+    """bfloat16: 0.8% on each element hides in the budget of the largest one, not in the norm's."""
+    exact = torch.randn(1, 64, 1, 32, generator=torch.Generator().manual_seed(0)).double()
+    peer, block = exact.bfloat16(), torch.arange(64) // 16
+    scaled = (exact * 1.008).bfloat16()
+    right = compare("out", peer, exact, peer, block=block)
+    wrong = compare("out", scaled, exact, peer, block=block)
+
+    assert right.ok
+    assert wrong.worst <= 1, "no element is beyond its budget"
+    assert len(wrong.faults) == 4
+
+
 def test_the_block_at_fault_is_named(judged):
     def spoil(tensor):
         tensor[0, 2 * BLOCK + 3, 1] += 1e-3
