@@ -5,14 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from maskplan.patterns.groups import Part, stacked
+from maskplan.patterns.groups import ROWS_A_THREAD, Part, stacked
 from maskplan.patterns.sequence import IntArray, Sequence
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 from maskplan.threads import run_ranges
-
-# Fewer rows of blocks are not worth a thread, which finds tiles of its own.
-_ROWS_A_THREAD = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +65,7 @@ def plan_of_windows(
     def work(start: int, stop: int) -> None:
         parts[start] = plan_axis_windows(*shared, (start, stop))
 
-    run_ranges(work, geometry.num_q_blocks, smallest=_ROWS_A_THREAD)
+    run_ranges(work, geometry.num_q_blocks, smallest=ROWS_A_THREAD)
     ordered = [parts[start] for start in sorted(parts)]
     return stacked(ordered, geometry, provenance, torch.zeros((1, 1), dtype=torch.int32))
 

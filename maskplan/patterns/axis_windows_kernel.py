@@ -6,8 +6,9 @@ up: int64 [runs, 5] = (first slot, one past the last, t, h, w of the first), asc
 run with t = -1, which sees and is seen.
 
 NOTE [Two small matrices]: inside a block only a few frames and rows of the grid occur, so a block's
-phase is the place of its runs on both sides, and one bit for each pair of its frames and each pair
-of its rows. What w lets through follows from the places.
+phase is the place of its runs on both sides, which of its frames see each other, and which of its
+rows. What w lets through follows from the places. Sets of frames and of rows repeat: the two small
+matrices are made once for a set of queries and a set of keys, and numbered by their bits.
 """
 
 import numpy as np
@@ -20,9 +21,12 @@ from maskplan.patterns.phase_kernel import (
     content_of,
     content_of_bits,
     new_phases,
+    number_of,
     remember,
 )
 from maskplan.tile_pool import new_pool
+
+_LINES = 64  # sets of queries whose matrices are kept at a time
 
 
 @kernel
@@ -46,8 +50,9 @@ def _blocks(runs, block, length):
     """The blocks of a sequence, and how runs lie in them.
 
     Returns:
-        (first run of each block, count of its runs, number of its shape, its frames
-        int64 [blocks, most], their count, its rows, their count).
+        (first run of each block, count of its runs, numbers int64 [3, blocks] of its shape, of its
+        set of frames and of its set of rows, its frames int64 [blocks, most], their count, its
+        rows, their count).
     """
     blocks = (length + block - 1) // block
     first, count = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
@@ -57,10 +62,12 @@ def _blocks(runs, block, length):
                 first[at] = run
             count[at] += 1
     most = max(count.max(), 1) if blocks else 1
-    frames, rows = np.zeros((blocks, most), np.int64), np.zeros((blocks, most), np.int64)
+    frames, rows = np.empty((blocks, most), np.int64), np.empty((blocks, most), np.int64)
     frame_count, row_count = np.zeros(blocks, np.int64), np.zeros(blocks, np.int64)
+    numbers = np.zeros((3, blocks), np.int64)
     key = np.empty(1 + 5 * most, dtype=np.int64)
-    known, shape, shapes = new_phases(key.size), np.int32(0), np.zeros(blocks, np.int64)
+    known, frame_sets, row_sets = new_phases(key.size), new_phases(most), new_phases(most)
+    frames[:], rows[:] = -1, -1
     for at in range(blocks):
         left, right = at * block, min((at + 1) * block, length)
         key[:] = -1
@@ -73,13 +80,10 @@ def _blocks(runs, block, length):
             if t >= 0:
                 here[2], frame_count[at] = _index(frames[at], frame_count[at], t)
                 here[3], row_count[at] = _index(rows[at], row_count[at], h)
-        found = content_of(known, key)
-        if found == UNKNOWN:
-            known = remember(known, key, shape)
-            found = shape
-            shape += np.int32(1)
-        shapes[at] = found
-    return first, count, shapes, frames, frame_count, rows, row_count
+        known, numbers[0, at] = number_of(known, key)
+        frame_sets, numbers[1, at] = number_of(frame_sets, frames[at])
+        row_sets, numbers[2, at] = number_of(row_sets, rows[at])
+    return first, count, numbers, frames, frame_count, rows, row_count
 
 
 @kernel
@@ -139,31 +143,32 @@ def _candidates(hull, grid, tile, starts, text, block, found):
                 columns = min(tile[2], grid[2] - w0)
                 w_from, w_to = max(hull[2, 0] - w0, 0), min(hull[2, 1] - w0, columns)
                 start = starts[(t_tile * high + h_tile) * wide + w_tile]
+                h_from, h_to = max(hull[1, 0] - h0, 0), h1 - h0
                 for t in range(max(t0, hull[0, 0]), t1):
-                    for h in range(max(h0, hull[1, 0]), h1):
-                        row = start + ((t - t0) * rows + h - h0) * columns
-                        total = _mark(
-                            found, total, (row + w_from) // block, (row + w_to - 1) // block
-                        )
+                    # Rows no longer than a block: none lies between them untouched.
+                    step = h_to - h_from if columns <= block else 1
+                    for h in range(h_from, h_to, step):
+                        row = start + ((t - t0) * rows + h) * columns
+                        last = row + (step - 1) * columns + w_to - 1
+                        total = _mark(found, total, (row + w_from) // block, last // block)
     if text[0] < text[1] and text[0] >= starts[0]:
         total = _mark(found, total, text[0] // block, (text[1] - 1) // block)
     return total
 
 
 @kernel
-def _pair_bits(axis, step, q_values, row, q_count, k_values, at, k_count, bits, bit):
-    """Set a bit for each pair of coordinates that see each other, from `bit` on; the next bit.
-
-    Args:
-        q_values: int64 [blocks, most]; row `row` has the block's. `k_values`: likewise, row `at`.
-    """
+def _matrix(axis, step, q_values, q_count, k_values, k_count, table, bits):
+    """(table, number) of which coordinates see each other, as bits."""
+    bits[:] = 0
+    bit = 0
     for i in range(q_count):
-        x = q_values[row, i]
         for j in range(k_count):
-            if _sees(axis, step, x, k_values[at, j]):
+            if _sees(axis, step, q_values[i], k_values[j]):
                 bits[bit >> 6] |= np.int64(np.uint64(1) << np.uint64(bit & 63))
             bit += 1
-    return bit
+    # Counts tell matrices of other sizes apart.
+    bits[-1] = (np.int64(q_count) << 32) | k_count
+    return number_of(table, bits)
 
 
 @kernel
@@ -211,7 +216,42 @@ def _draw(tile, q_runs, q_count, top, bottom, k_runs, k_count, left, right, axes
 
 
 @kernel
-def plan_axis_windows(q_runs, k_runs, axes, steps, grid, tile, starts, text, lengths, rows):
+def _list_known(
+    found, at, count, query, k_numbers, made, matrices, table, key, col, content, total
+):
+    """Append blocks found[at:count] up to the first whose phase is not known.
+
+    Args:
+        query: numbers of the shape, of the frames and of the rows of the block of queries.
+        k_numbers: int64 [3, N], the same of each block of keys.
+        made: int64 [2, lines, N], `matrices` likewise: see `plan_axis_windows`.
+        table: (keys, contents, slots) of the phases.
+
+    Returns:
+        (where it stopped in `found`, the new total).
+    """
+    keys, contents, slots = table
+    shape, q_frames, q_rows = query
+    frame_line, row_line = q_frames % _LINES, q_rows % _LINES
+    for i in range(at, count):
+        block = found[i]
+        frames, rows = k_numbers[1, block], k_numbers[2, block]
+        if made[0, frame_line, frames] != q_frames or made[1, row_line, rows] != q_rows:
+            return i, total
+        key[0] = (shape << 32) | k_numbers[0, block]
+        key[1] = (matrices[0, frame_line, frames] << 32) | matrices[1, row_line, rows]
+        what = content_of(keys, contents, slots, key)
+        if what == UNKNOWN:
+            return i, total
+        if what != EMPTY:
+            col[total] = block
+            content[total] = what
+            total += 1
+    return count, total
+
+
+@kernel
+def plan_axis_windows(q_runs, k_runs, axes, steps, grid, tile, starts, text, lengths, part):
     """Block lists of some rows of blocks.
 
     Args:
@@ -223,7 +263,7 @@ def plan_axis_windows(q_runs, k_runs, axes, steps, grid, tile, starts, text, len
         starts: int64 [tiles], first slot of each tile of keys.
         text: int64 [2], slots of the keys' text.
         lengths: int64 [4] = SQ, SK, bq, bk.
-        rows: (first row of blocks, one past the last).
+        part: (first row of blocks, one past the last).
 
     Returns:
         (row_ptr int64 [rows + 1], col, content, tiles).
@@ -231,14 +271,23 @@ def plan_axis_windows(q_runs, k_runs, axes, steps, grid, tile, starts, text, len
     seqlen_q, seqlen_k, bq, bk = lengths
     t_axis, h_axis, _ = axes
     t_step, h_step, _ = steps
-    q_first, q_count, q_shapes, q_frames, q_frame_n, q_rows, q_row_n = _blocks(q_runs, bq, seqlen_q)
-    k_first, k_count, k_shapes, k_frames, k_frame_n, k_rows, k_row_n = _blocks(k_runs, bk, seqlen_k)
-    first_row, last_row = rows
+    q_first, q_count, q_numbers, q_frames, q_frame_n, q_rows, q_row_n = _blocks(
+        q_runs, bq, seqlen_q
+    )
+    k_first, k_count, k_numbers, k_frames, k_frame_n, k_rows, k_row_n = _blocks(
+        k_runs, bk, seqlen_k
+    )
+    first_row, last_row = part
     cols, words = k_first.size, (bk + 31) // 32
     most = 1
     if q_first.size and cols:
-        most = q_frame_n.max() * k_frame_n.max() + q_row_n.max() * k_row_n.max()
-    key = np.empty(2 + most // 64, dtype=np.int64)
+        most = max(q_frame_n.max() * k_frame_n.max(), q_row_n.max() * k_row_n.max(), 1)
+    bits = np.empty(1 + (most + 63) // 64, dtype=np.int64)
+    frame_pairs, row_pairs = new_phases(bits.size), new_phases(bits.size)
+    # Number of the matrix of a set of queries and one of keys, where `made` is the set of queries.
+    matrices = np.zeros((2, _LINES, cols), dtype=np.int64)
+    made = np.full((2, _LINES, cols), -1, dtype=np.int64)
+    key = np.empty(2, dtype=np.int64)
     phases, pool = new_phases(key.size), new_pool(bq, words, 16)
     block = np.zeros((bq, words), dtype=np.int32)
     found, hull = np.empty(cols, dtype=np.int64), np.empty((3, 2), dtype=np.int64)
@@ -254,17 +303,31 @@ def plan_axis_windows(q_runs, k_runs, axes, steps, grid, tile, starts, text, len
         else:
             count = _candidates(hull, grid, tile, starts, text, bk, found)
         col, content = reserve(col, content, total + count)
-        for i in range(count):
-            at = found[i]
-            key[:] = 0
-            key[0] = (q_shapes[row] << 32) | k_shapes[at]
-            # Word 0 says how the runs lie.
-            bit = _pair_bits(
-                t_axis, t_step, q_frames, row, q_frame_n[row], k_frames, at, k_frame_n[at], key, 64
+        query = (q_numbers[0, row], q_numbers[1, row], q_numbers[2, row])
+        frame_line, row_line = query[1] % _LINES, query[2] % _LINES
+        i = 0
+        while True:
+            table = phases[:3]
+            i, total = _list_known(
+                found, i, count, query, k_numbers, made, matrices, table, key, col, content, total
             )
-            _pair_bits(h_axis, h_step, q_rows, row, q_row_n[row], k_rows, at, k_row_n[at], key, bit)
-            what = content_of(phases, key)
-            if what == UNKNOWN:
+            if i == count:
+                break
+            at = found[i]
+            frames, rows = k_numbers[1, at], k_numbers[2, at]
+            if made[0, frame_line, frames] != query[1]:
+                made[0, frame_line, frames] = query[1]
+                frame_pairs, matrices[0, frame_line, frames] = _matrix(
+                    t_axis, t_step, q_frames[row], q_frame_n[row],
+                    k_frames[at], k_frame_n[at], frame_pairs, bits,
+                )  # fmt: skip
+            elif made[1, row_line, rows] != query[2]:
+                made[1, row_line, rows] = query[2]
+                row_pairs, matrices[1, row_line, rows] = _matrix(
+                    h_axis, h_step, q_rows[row], q_row_n[row],
+                    k_rows[at], k_row_n[at], row_pairs, bits,
+                )  # fmt: skip
+            else:  # `key` is this block's
                 left, right = at * bk, min((at + 1) * bk, seqlen_k)
                 _draw(
                     block, q_runs[q_first[row] :], q_count[row], top, bottom,
@@ -272,9 +335,5 @@ def plan_axis_windows(q_runs, k_runs, axes, steps, grid, tile, starts, text, len
                 )  # fmt: skip
                 pool, what = content_of_bits(pool, block, (bottom - top) * (right - left))
                 phases = remember(phases, key, what)
-            if what != EMPTY:
-                col[total] = at
-                content[total] = what
-                total += 1
         out_ptr[row + 1 - first_row] = total
     return out_ptr, col[:total].copy(), content[:total].copy(), pool[0][: pool[3][0]].copy()

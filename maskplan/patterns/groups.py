@@ -6,6 +6,7 @@ listed and the pairs of groups, whatever their sizes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +20,8 @@ from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 from maskplan.threads import run_ranges
 
+# Fewer rows of blocks are not worth a thread, which finds tiles of its own.
+ROWS_A_THREAD = 64
 # (row_ptr, col, content, tiles) as kernels return them.
 Part: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -60,15 +63,23 @@ def plan_of_groups(
     from maskplan.patterns.groups_kernel import plan_groups
 
     axes = np.array([geometry.seqlen_q, geometry.seqlen_k, *geometry.block_size], dtype=np.int64)
-    parts: dict[int, Part] = {}
+    parts: dict[tuple[int, int], Part] = {}
+
+    def rows_of(own: Groups, pattern: int, start: int, stop: int) -> None:
+        arrays = (own.q_runs, own.k_runs, own.row_ptr, own.seen, axes)
+        parts[pattern, start] = plan_groups(*arrays, (start, stop))
 
     def work(start: int, stop: int) -> None:
         for pattern in range(start, stop):
-            own = _without_empty(groups(pattern))
-            parts[pattern] = plan_groups(own.q_runs, own.k_runs, own.row_ptr, own.seen, axes)
+            rows_of(_without_empty(groups(pattern)), pattern, 0, geometry.num_q_blocks)
 
-    run_ranges(work, patterns)
-    ordered = [parts[pattern] for pattern in range(patterns)]
+    if patterns == 1:
+        own = _without_empty(groups(0))
+        one = partial(rows_of, own, 0)
+        run_ranges(one, geometry.num_q_blocks, smallest=ROWS_A_THREAD)
+    else:
+        run_ranges(work, patterns)
+    ordered = [parts[place] for place in sorted(parts)]
     return stacked(ordered, geometry, provenance, pattern_id)
 
 

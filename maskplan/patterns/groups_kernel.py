@@ -15,6 +15,7 @@ from maskplan.patterns.phase_kernel import (
     content_of,
     content_of_bits,
     new_phases,
+    number_of,
     remember,
 )
 from maskplan.tile_pool import new_pool
@@ -40,7 +41,6 @@ def _shapes(runs, first, count, block, length):
     key = np.empty(1 + 2 * most, dtype=np.int64)
     known = new_phases(key.size)
     shapes = np.zeros(first.size, dtype=np.int64)
-    shape = np.int32(0)
     for at in range(first.size):
         left = at * block
         key[:] = -1
@@ -48,12 +48,7 @@ def _shapes(runs, first, count, block, length):
         for i in range(count[at]):
             key[1 + 2 * i] = max(runs[first[at] + i, 0] - left, 0)
             key[2 + 2 * i] = min(runs[first[at] + i, 1] - left, key[0])
-        found = content_of(known, key)
-        if found == UNKNOWN:
-            known = remember(known, key, shape)
-            found = shape
-            shape += np.int32(1)
-        shapes[at] = found
+        known, shapes[at] = number_of(known, key)
     return shapes
 
 
@@ -83,17 +78,49 @@ def _draw(tile, bits, q_runs, q_count, top, bottom, k_runs, k_count, left, right
 
 
 @kernel
-def plan_groups(q_runs, k_runs, row_ptr, groups, axes):
-    """Block lists of one pattern.
+def _list_known(at, row, seen, bits, numbers, q_shape, k_shapes, table, key, col, content, total):
+    """Append blocks of keys from `at` on that the row has seen, up to the first of unknown phase.
+
+    Args:
+        seen: int64 [N], the last row that sees each block.
+        bits: uint64 [N * numbers], the bits of each block's pairs of runs; cleared where listed.
+        table: (keys, contents, slots) of the phases.
+
+    Returns:
+        (where it stopped, the new total).
+    """
+    keys, contents, slots = table
+    for block in range(at, seen.size):
+        if seen[block] != row:
+            continue
+        key[0] = (q_shape << 32) | k_shapes[block]
+        for i in range(numbers):
+            key[1 + i] = np.int64(bits[block * numbers + i])
+        what = content_of(keys, contents, slots, key)
+        if what == UNKNOWN:
+            return block, total
+        for i in range(numbers):
+            bits[block * numbers + i] = 0
+        if what != EMPTY:
+            col[total] = block
+            content[total] = what
+            total += 1
+    return seen.size, total
+
+
+@kernel
+def plan_groups(q_runs, k_runs, row_ptr, groups, axes, part):
+    """Block lists of some rows of blocks of one pattern.
 
     Args:
         q_runs: of queries, `k_runs` of keys.
         row_ptr: int64 [query groups + 1]: group g sees groups[row_ptr[g] : row_ptr[g + 1]].
         groups: int32 key groups in any order, -1 for none.
         axes: int64 [4] = SQ, SK, bq, bk.
+        part: (first row of blocks, one past the last).
 
     Returns:
-        (row_ptr int64 [M + 1], col, content, tiles).
+        (row_ptr int64 [rows + 1], col, content, tiles).
     """
     seqlen_q, seqlen_k, bq, bk = axes
     rows, cols, words = (seqlen_q + bq - 1) // bq, (seqlen_k + bk - 1) // bk, (bk + 31) // 32
@@ -104,15 +131,16 @@ def plan_groups(q_runs, k_runs, row_ptr, groups, axes):
     stride = max(k_count.max(), 1) if cols else 1
     pairs = stride * (max(q_count.max(), 1) if rows else 1)
     numbers = (pairs + 63) // 64
-    bits = np.zeros((cols, numbers), dtype=np.uint64)
+    bits = np.zeros(cols * numbers, dtype=np.uint64)
     seen = np.full(cols, -1, dtype=np.int64)
     key = np.empty(1 + numbers, dtype=np.int64)
     phases, pool = new_phases(key.size), new_pool(bq, words, 16)
     tile = np.zeros((bq, words), dtype=np.int32)
-    out_ptr = np.zeros(rows + 1, dtype=np.int64)
+    first_row, last_row = part
+    out_ptr = np.zeros(last_row - first_row + 1, dtype=np.int64)
     col, content = np.empty(4096, dtype=np.int32), np.empty(4096, dtype=np.int32)
     total = 0
-    for row in range(rows):
+    for row in range(first_row, last_row):
         for i in range(q_count[row]):
             group = q_first[row] + i
             for entry in range(row_ptr[group], row_ptr[group + 1]):
@@ -121,30 +149,25 @@ def plan_groups(q_runs, k_runs, row_ptr, groups, axes):
                     continue
                 for at in range(k_runs[other, 0] // bk, (k_runs[other, 1] - 1) // bk + 1):
                     bit = i * stride + other - k_first[at]
-                    bits[at, bit >> 6] |= np.uint64(1) << np.uint64(bit & 63)
+                    bits[at * numbers + (bit >> 6)] |= np.uint64(1) << np.uint64(bit & 63)
                     seen[at] = row
         top, bottom = row * bq, min((row + 1) * bq, seqlen_q)
         col, content = reserve(col, content, total + cols)
-        for at in range(cols):
-            if seen[at] != row:
-                continue
-            key[0] = (q_shapes[row] << 32) | k_shapes[at]
-            for i in range(numbers):
-                key[1 + i] = np.int64(bits[at, i])
-            what = content_of(phases, key)
-            if what == UNKNOWN:
-                left, right = at * bk, min((at + 1) * bk, seqlen_k)
-                q_here, k_here = q_runs[q_first[row] :], k_runs[k_first[at] :]
-                _draw(
-                    tile, bits[at], q_here, q_count[row], top, bottom,
-                    k_here, k_count[at], left, right, stride,
-                )  # fmt: skip
-                pool, what = content_of_bits(pool, tile, (bottom - top) * (right - left))
-                phases = remember(phases, key, what)
-            bits[at] = 0
-            if what != EMPTY:
-                col[total] = at
-                content[total] = what
-                total += 1
-        out_ptr[row + 1] = total
+        at = 0
+        while True:
+            table = phases[:3]
+            at, total = _list_known(
+                at, row, seen, bits, numbers, q_shapes[row], k_shapes,
+                table, key, col, content, total,
+            )  # fmt: skip
+            if at == cols:
+                break
+            left, right = at * bk, min((at + 1) * bk, seqlen_k)
+            _draw(
+                tile, bits[at * numbers :], q_runs[q_first[row] :], q_count[row], top, bottom,
+                k_runs[k_first[at] :], k_count[at], left, right, stride,
+            )  # fmt: skip
+            pool, what = content_of_bits(pool, tile, (bottom - top) * (right - left))
+            phases = remember(phases, key, what)  # `key` is this block's
+        out_ptr[row + 1 - first_row] = total
     return out_ptr, col[:total].copy(), content[:total].copy(), pool[0][: pool[3][0]].copy()

@@ -2,8 +2,9 @@
 
 A phase is what decides a block's bits, as a fixed count of numbers. Equal phases have equal bits,
 so bits are made once a phase. A table is the tuple (keys int64 [capacity, numbers], contents int32
-[capacity], slots int32 [power of two], count int64 [1]). It is emptied when it is full: it saves
-work and decides nothing, because tiles are interned by their bits.
+[capacity], slots int32 [power of two], count int64 [2] = how many, how many numbered). It is
+emptied when it is full: it saves work and decides nothing, because tiles are interned by their
+bits.
 """
 
 import numpy as np
@@ -27,34 +28,59 @@ def new_phases(numbers):
         np.empty((_FIRST, numbers), dtype=np.int64),
         np.empty(_FIRST, dtype=np.int32),
         np.full(2 * _FIRST, -1, dtype=np.int32),
-        np.zeros(1, dtype=np.int64),
+        np.zeros(2, dtype=np.int64),
     )
 
 
 @kernel
 def _slot(keys, slots, key):
-    code = np.uint64(key.size)
-    for i in range(key.size):
+    """Slot of `key`: that of its number, or the free one where it belongs."""
+    numbers = keys.shape[1]
+    code = np.uint64(numbers)
+    for i in range(numbers):
         code = (code ^ np.uint64(key[i])) * _MIX
         code ^= code >> _FOLD
-    at = np.int64(code & np.uint64(slots.size - 1))
+    mask = np.uint64(slots.size - 1)
+    at = code & mask
     while slots[at] >= 0:
         other = slots[at]
         same = True
-        for i in range(key.size):
-            same = same and keys[other, i] == key[i]
+        for i in range(numbers):
+            if keys[other, i] != key[i]:
+                same = False
+                break
         if same:
             break
-        at = (at + 1) & (slots.size - 1)
+        at = (at + np.uint64(1)) & mask
     return at
 
 
 @kernel
-def content_of(phases, key):
-    """What a block of phase `key` holds, or UNKNOWN."""
-    keys, contents, slots, _ = phases
-    at = _slot(keys, slots, key)
-    return contents[slots[at]] if slots[at] >= 0 else UNKNOWN
+def content_of(keys, contents, slots, key):
+    """What a block of phase `key` holds, or UNKNOWN.
+
+    NOTE [Flat]: this runs for each block. Unpacking a tuple and calling on with arrays count
+    references, which costs more than the look-up: so it takes a table's arrays, and says again
+    what `_slot` says.
+    """
+    numbers = keys.shape[1]
+    code = np.uint64(numbers)
+    for i in range(numbers):
+        code = (code ^ np.uint64(key[i])) * _MIX
+        code ^= code >> _FOLD
+    mask = np.uint64(slots.size - 1)
+    at = code & mask
+    while slots[at] >= 0:
+        other = slots[at]
+        same = True
+        for i in range(numbers):
+            if keys[other, i] != key[i]:
+                same = False
+                break
+        if same:
+            return contents[other]
+        at = (at + np.uint64(1)) & mask
+    return UNKNOWN
 
 
 @kernel
@@ -79,6 +105,18 @@ def remember(phases, key, content):
     slots[_slot(keys, slots, keys[number])] = number
     count[0] = number + 1
     return keys, contents, slots, count
+
+
+@kernel
+def number_of(table, key):
+    """(table, number of `key`): different keys have different numbers, equal ones mostly equal."""
+    keys, contents, slots, count = table
+    found = content_of(keys, contents, slots, key)
+    if found == UNKNOWN:
+        found = np.int32(count[1])
+        count[1] += 1  # goes on counting where the table is emptied
+        table = remember(table, key, found)
+    return table, found
 
 
 @kernel
