@@ -1,5 +1,6 @@
 """Video patterns and token orders on a (T, H, W) latent grid, as `maskplan.video`."""
 
+from maskplan.patterns.advice import Advice, SizeCost, advise
 from maskplan.patterns.block_causal import block_causal
 from maskplan.patterns.draft import draft, draft_kept
 from maskplan.patterns.grid import Grid
@@ -18,10 +19,13 @@ from maskplan.patterns.token_order import TokenOrder
 from maskplan.patterns.vsa import vsa, vsa_topk
 
 __all__ = [
+    "Advice",
     "Grid",
     "LabelOrder",
     "PermutationCost",
+    "SizeCost",
     "TokenOrder",
+    "advise",
     "block_causal",
     "draft",
     "draft_kept",

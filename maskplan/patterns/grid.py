@@ -13,9 +13,15 @@ from maskplan.provenance import Provenance
 _PRESETS: dict[str, tuple[int, int, int, int, bool]] = {
     "wan2.1-480p": (21, 30, 52, 0, False),  # 81 frames, 832 x 480
     "wan2.1-720p": (21, 45, 80, 0, False),  # 81 frames, 1280 x 720
+    "wan2.1-sta": (18, 48, 80, 0, False),  # 69 frames, 1280 x 768, FastVideo
     "hunyuanvideo-720p": (33, 45, 80, 256, False),  # 129 frames, 1280 x 720
     "hunyuanvideo-sta": (30, 48, 80, 256, False),  # 117 frames, 1280 x 768, FastVideo
+    "hunyuanvideo-768p": (33, 48, 80, 256, False),  # 129 frames, 1280 x 768, draft attention
+    "stepvideo-sta": (36, 48, 48, 0, False),  # 768 x 768, FastVideo
     "cogvideox-480p": (13, 30, 45, 226, True),  # 49 frames, 720 x 480
+    "cogvideox1.5-768p": (11, 48, 85, 226, True),  # 81 frames, 1360 x 768
+    "mochi-480p": (28, 30, 53, 256, False),  # 163 frames, 848 x 480
+    "magi1-720p": (24, 45, 80, 0, False),  # 96 frames in flight: 4 chunks of 24
 }
 
 
@@ -100,13 +106,17 @@ class Grid:
         """The grid a plan's tokens lie on, or None where it has none."""
         return None if provenance.grid is None else cls.from_json(provenance.grid)
 
+    @staticmethod
+    def presets() -> tuple[str, ...]:
+        """Names that `preset` knows: a model and a resolution or a setting."""
+        return tuple(_PRESETS)
+
     @classmethod
     def preset(cls, name: str) -> Self:
         """The grid of a model at a resolution.
 
         Args:
-            name: "wan2.1-480p", "wan2.1-720p", "hunyuanvideo-720p", "hunyuanvideo-sta" or
-                "cogvideox-480p".
+            name: one of `Grid.presets()`, such as "wan2.1-720p".
 
         Raises:
             PlanTypeError: if there is no such preset.

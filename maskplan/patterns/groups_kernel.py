@@ -131,6 +131,8 @@ def plan_groups(q_runs, k_runs, row_ptr, groups, axes, part):
     stride = max(k_count.max(), 1) if cols else 1
     pairs = stride * (max(q_count.max(), 1) if rows else 1)
     numbers = (pairs + 63) // 64
+    reach = k_runs // bk  # blocks that a group lies in, divided once and not for each query
+    reach[:, 1] = (k_runs[:, 1] - 1) // bk + 1
     bits = np.zeros(cols * numbers, dtype=np.uint64)
     seen = np.full(cols, -1, dtype=np.int64)
     key = np.empty(1 + numbers, dtype=np.int64)
@@ -147,7 +149,7 @@ def plan_groups(q_runs, k_runs, row_ptr, groups, axes, part):
                 other = groups[entry]
                 if other < 0:
                     continue
-                for at in range(k_runs[other, 0] // bk, (k_runs[other, 1] - 1) // bk + 1):
+                for at in range(reach[other, 0], reach[other, 1]):
                     bit = i * stride + other - k_first[at]
                     bits[at * numbers + (bit >> 6)] |= np.uint64(1) << np.uint64(bit & 63)
                     seen[at] = row

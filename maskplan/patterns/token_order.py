@@ -6,7 +6,7 @@ padded tile or frame then starts on a multiple of its size, and plans never keep
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -76,6 +76,11 @@ class TokenOrder:
     def strips(cls, grid: Grid, *, pad: bool = False) -> Self:
         """Regions of 8 rows by 16 columns of each frame, as draft attention orders tokens."""
         return cls.tiles(grid, (1, 8, 16), pad=pad)
+
+    def without_text(self) -> Self:
+        """The order of the video's tokens alone: of q, where text is no query."""
+        grid = replace(self.grid, text=0, text_first=False)
+        return replace(self, grid=grid)
 
     @property
     def tile_grid(self) -> tuple[int, int, int]:

@@ -121,12 +121,22 @@ def test_presets_have_their_tokens():
         "wan2.1-480p": (32_760, 0),
         "wan2.1-720p": (75_600, 0),
         "hunyuanvideo-720p": (118_800, 256),
+        "wan2.1-sta": (69_120, 0),
         "hunyuanvideo-sta": (115_200, 256),
+        "hunyuanvideo-768p": (126_720, 256),
+        "stepvideo-sta": (82_944, 0),
         "cogvideox-480p": (17_550, 226),
+        "cogvideox1.5-768p": (44_880, 226),
+        "mochi-480p": (44_520, 256),
+        "magi1-720p": (86_400, 0),
     }
+    assert set(Grid.presets()) == set(wanted)
     grids = {name: Grid.preset(name) for name in wanted}
     assert {name: (grid.video_tokens, grid.text) for name, grid in grids.items()} == wanted
-    assert grids["cogvideox-480p"].text_first
+    assert [name for name, grid in grids.items() if grid.text_first] == [
+        "cogvideox-480p",
+        "cogvideox1.5-768p",
+    ]
 
 
 def test_b11_frames_drift_against_blocks_until_they_are_padded():
