@@ -92,6 +92,6 @@ def add_legend(axes: "Axes", colours: Mapping[str, Rgb], *, below: bool) -> None
         axes.legend(handles=handles, loc="lower left", ncols=2, fontsize=7)
 
 
-def resolution(blocks: int) -> int:
-    """Pixels for an axis of `blocks` blocks: whole pixels a block where there are enough."""
-    return max(1, RESOLUTION // blocks) * blocks if 0 < blocks <= RESOLUTION else RESOLUTION
+def resolution(blocks: int, most: int = RESOLUTION) -> int:
+    """Pixels for an axis of `blocks` blocks, at most `most`: whole pixels a block if possible."""
+    return most // blocks * blocks if 0 < blocks <= most else most

@@ -95,7 +95,7 @@ def paint(
     if near:
         height, width = (size * (pixels // size) for size in sizes)
     else:
-        height, width = (min(resolution(n), pixels) for n in (plan.axes.rows, plan.axes.cols))
+        height, width = (resolution(n, pixels) for n in (plan.axes.rows, plan.axes.cols))
     raster = rasterise(plan, pattern, shape=(height, width), window=window)
     image = coloured(raster)
     if near:

@@ -20,6 +20,7 @@ PADDING: Rgb = (190, 190, 190)
 ONLY_A: Rgb = (0, 114, 178)
 ONLY_B: Rgb = (213, 94, 0)
 BOTH: Rgb = (160, 160, 160)
+_STEPS = 12
 _BAYER = (np.array([[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]]) + 0.5) / 16
 LEGEND = {"full": FULL, "partial": MASK, "empty": EMPTY, "padding": PADDING}
 
@@ -35,9 +36,11 @@ def hex_of(colour: Rgb) -> str:
 def strength(share: Floats) -> Floats:
     """How strongly a share of a pixel is painted, 0 to 1.
 
-    Nothing is 0 and all is 1. What is between is drawn up: one block of a hundred has to be seen.
+    Nothing is 0 and only all is 1. What is between is drawn up, for one block of a hundred has to
+    be seen, and in a few steps, which are as many as an eye tells apart and make small files.
     """
-    return np.where(share > 0, 0.2 + 0.8 * np.sqrt(share.clip(0, 1)), 0.0)
+    step = np.floor(_STEPS * np.sqrt(share.clip(0, 1))) / _STEPS
+    return np.where(share > 0, 0.2 + 0.8 * step, 0.0)
 
 
 def mixed(shares: list[tuple[Floats, Rgb]], ground: Floats) -> Image:

@@ -50,7 +50,9 @@ def read(html: str) -> Reader:
 
 def pictures(html: str) -> list[np.ndarray]:
     found = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
-    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))) for data in found]
+    return [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")) for data in found
+    ]
 
 
 def test_a_card_has_a_picture_a_legend_and_figures():
@@ -142,6 +144,14 @@ def test_a_grid_that_does_not_fit_is_said(name):
 
 
 def test_png_files_hold_their_pixels():
-    image = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
+    many = np.random.default_rng(0).integers(0, 256, (40, 50, 3), dtype=np.uint8)
 
-    assert np.array_equal(np.asarray(Image.open(io.BytesIO(encoded(image)))), image)
+    for image in (many, many // 128, many[:1, :1]):
+        shown = Image.open(io.BytesIO(encoded(image))).convert("RGB")
+        assert np.array_equal(np.asarray(shown), image)
+
+
+def test_a_picture_of_scattered_blocks_is_small():
+    mask = torch.rand(1, 500, 500, generator=torch.Generator().manual_seed(0)) < 0.15
+
+    assert len(plan_of(mask, (1, 1))._repr_html_()) < 40_000

@@ -9,7 +9,9 @@ class Explorer {
     this.frames = new FramesView(document.getElementById("frames"), document.getElementById("frame-box"), lists);
     this.row = Math.floor(lists.rows / 2);
     this.pending = false;
-    this.legend("legend", { full: "full", mask: "partial", empty: "empty", padding: "padding" });
+    this.legend("legend", {
+      full: "full", mask: "partial", dropped: "partial, not kept", empty: "empty", padding: "padding",
+    });
     this.legend("frame-legend", {
       full: `seen by every ${lists.row} of the block`, mask: "by some", "226,226,224": "by none",
       "179,0,110": `the block's own tokens`,
