@@ -1,7 +1,8 @@
 """What each video pattern costs to plan at 115,200 tokens, one head: time and memory.
 
 Grid (30, 48, 80), blocks of 128 x 128 unless the name says otherwise. Milliseconds are medians of
-wall time; memory is the largest resident set during a call less the one before it.
+wall time, and of the CPU time of all threads, which other work on the machine moves less. Memory is
+the largest resident set during a call less the one before it.
 """
 
 import ctypes
@@ -48,15 +49,16 @@ def growth(work: Callable[[], object]) -> float:
     return peak - before
 
 
-def median(work: Callable[[], object]) -> float:
-    """Median milliseconds of `work`, after one warm-up."""
+def medians(work: Callable[[], object]) -> tuple[float, float]:
+    """Median milliseconds of `work`, of wall time and of all its threads, after one warm-up."""
     work()
-    times = []
+    walls, threads = [], []
     for _ in range(RUNS):
-        start = time.perf_counter()
+        wall, thread = time.perf_counter(), time.process_time()
         work()
-        times.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(times)
+        walls.append(1e3 * (time.perf_counter() - wall))
+        threads.append(1e3 * (time.process_time() - thread))
+    return statistics.median(walls), statistics.median(threads)
 
 
 def closed_forms() -> dict[str, Callable[[], Plan]]:
@@ -130,11 +132,12 @@ def chosen() -> dict[str, Callable[[], Plan]]:
 
 
 def table(title: str, works: dict[str, Callable[[], Plan]]) -> None:
-    print(f"\n{title}\n  {'':44s} {'ms':>8s} {'MiB':>7s} {'blocks':>9s} {'tiles':>7s}  density")
+    heads = f"{'ms':>8s} {'CPU ms':>8s} {'MiB':>7s} {'blocks':>9s} {'tiles':>7s}  density"
+    print(f"\n{title}\n  {'':44s} {heads}")
     for name, work in works.items():
-        milliseconds, mebibytes, plan = median(work), growth(work), work()
+        (wall, threads), mebibytes, plan = medians(work), growth(work), work()
         print(
-            f"  {name:44s} {milliseconds:8.1f} {mebibytes:7.1f} {plan.num_blocks:9d} "
+            f"  {name:44s} {wall:8.1f} {threads:8.1f} {mebibytes:7.1f} {plan.num_blocks:9d} "
             f"{plan.num_tiles:7d}  {plan.density:.4f}"
         )
 

@@ -1,9 +1,12 @@
 """What every pattern of the video module has in common, on awkward and on large grids."""
 
+import inspect
+
 import pytest
 import torch
 
 import maskplan as mp
+from maskplan import video
 from maskplan.video import (
     Grid,
     TokenOrder,
@@ -129,3 +132,19 @@ def test_a2_a_tail_of_32_is_no_trouble():
     plan = block_causal(Grid(60, 30, 52), chunk=3)
     assert (plan.seqlen_q, plan.geometry.num_q_blocks) == (93_600, 732)
     assert plan.seqlen_q % 128 == 32
+
+
+def test_every_pattern_names_its_source_and_its_arguments():
+    made_here = {"tile_map"}  # a map that the caller brings
+    assert video.__all__ == sorted(video.__all__)
+    for name in video.__all__:
+        value = getattr(video, name)
+        text = inspect.getdoc(value)
+        assert text, name
+        if inspect.isclass(value):
+            continue
+        signature = inspect.signature(value)
+        undocumented = [p for p in signature.parameters if f"{p}:" not in text]
+        assert undocumented == [], name
+        if signature.return_annotation is mp.Plan and name not in made_here:
+            assert "Source:" in text, name
