@@ -1,6 +1,7 @@
 """The page in a real browser: pointer, wheel, sliders and keys, and what it then says and shows."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -109,6 +110,65 @@ def test_a_transposed_plan_lights_the_queries_that_see_a_key(opened):
 
     assert lit(browser)[: GRID.video_tokens] == pytest.approx(seen.tolist(), abs=1e-6)
     assert "KV block 1: keys 8-15 (t 0, h 1-2, w 0-5) is seen by" in browser.text("selection")
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_text_that_comes_first_and_is_no_query_is_counted(opened, transposed):
+    grid = mp.video.Grid(3, 2, 4, text=5, text_first=True)
+    plan = mp.video.neighborhood(grid, kernel=(1, 1, 3), block_size=(4, 4), queries="video")
+    if transposed:
+        plan = plan.transpose()
+    browser = opened(plan)
+    browser.move("matrix", *place_of(browser, 2, 2), click=True)
+    seen = plan.to_dense()[0, 0][8:12].double().mean(dim=0).tolist()
+
+    if transposed:  # keys 8 to 11 are video tokens 3 to 6; queries are the video's alone
+        assert lit(browser)[5:] == pytest.approx(seen, abs=1e-6)
+        names = (
+            "KV block 2: keys 8-11 (t 0, h 0-1, w 0-3) · Q block 2: queries 8-11 (t 1, h 0, w 0-3)"
+        )
+    else:
+        assert lit(browser) == pytest.approx(seen, abs=1e-6)
+        names = (
+            "Q block 2: queries 8-11 (t 1, h 0, w 0-3) · KV block 2: keys 8-11 (t 0, h 0-1, w 0-3)"
+        )
+    assert browser.text("cell").startswith(names)
+    own = browser.run(
+        "return [...explorer.frames.own.keys()].filter((i) => explorer.frames.own[i])"
+    )
+    assert own == ([8, 9, 10, 11] if transposed else [13, 14, 15, 16])
+    browser.move("frames", *token_place(browser, 5 + 8 + 6), click=True)
+    assert browser.text("selection").startswith(f"{'KV' if transposed else 'Q'} block ")
+    assert browser.text("token").startswith("(t 1, h 1, w 2)")
+
+
+def test_shares_of_a_ragged_block_count_the_rows_it_has(opened):
+    browser = opened(plan_of(causal_mask(11, 11), (4, 4)))
+    browser.move("matrix", *place_of(browser, 2, 0), click=True)
+
+    assert lit(browser)[:11] == pytest.approx([1.0] * 9 + [2 / 3, 1 / 3], abs=1e-6)
+
+
+def test_frames_and_their_captions_do_not_overlap(opened):
+    grid = mp.video.Grid(40, 5, 7, text=300)
+    browser = opened(
+        mp.video.sliding_tile(grid, tile=(4, 5, 7), window=(1, 1, 1), block_size=(64, 64))
+    )
+    corners = browser.run(
+        "const f = explorer.frames, p = f.places;"
+        "return [...Array(40).keys()].map((t) => f.corner(p.videoStart + t * p.frame))"
+    )
+    size = browser.run("return explorer.frames.size")
+    canvas = browser.run("const c = explorer.frames.canvas; return [c.clientHeight, c.clientWidth]")
+    rows = sorted({top for top, _ in corners})
+
+    assert len({tuple(corner) for corner in corners}) == 40
+    assert rows[0] >= 14  # room for a caption
+    assert all(b - a >= 5 * size + 14 for a, b in pairwise(rows))
+    assert all(top + 5 * size <= canvas[0] for top, _ in corners)
+    assert all(left + 7 * size <= canvas[1] for _, left in corners)
+    last = browser.run("return explorer.frames.corner(explorer.frames.places.textStart + 299)")
+    assert rows[-1] + 5 * size < last[0] < canvas[0]
 
 
 def test_the_frames_show_the_colours_of_what_is_seen(opened, video):
