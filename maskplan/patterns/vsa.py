@@ -65,8 +65,8 @@ def vsa(
     layout = Tiles(grid, tile, pad=pad, free_rows=free_rows, text_tile=text_tile, queries=queries)
     require_heads(selected, "selected")
     layout.check_rows(selected, "selected")
-    _check_tiles(selected, layout.key_tiles)
     pattern_id, (own,) = distinct(selected)
+    _check_tiles(own.numpy(), layout.key_tiles)
     batch, heads = own.shape[:2]
 
     def groups(pattern: int) -> Groups:
@@ -108,16 +108,17 @@ def vsa_topk(grid: Grid, sparsity: float, *, tile: tuple[int, int, int] = (4, 4,
     return int(np.clip(np.ceil((1 - sparsity) * tiles), 1, tiles))
 
 
-def _check_tiles(selected: Tensor, tiles: int) -> None:
-    bad = (selected < -1) | (selected >= tiles)
-    if bool(bad.any()):
-        place = tuple(bad.nonzero()[0].tolist())
-        raise PlanError(
-            sentence(
-                what="no such tile",
-                where=f"selected[{', '.join(map(str, place))}]",
-                got=int(selected[place]),
-                wanted=f"0 <= tile < {tiles}, or -1 for none",
-                remedy="choose among the tiles of TokenOrder.tiles(grid, tile)",
-            )
+def _check_tiles(selected: np.ndarray, tiles: int) -> None:
+    # By numpy: torch's threads go on spinning after a comparison, beside those that plan.
+    if not selected.size or (selected.min() >= -1 and selected.max() < tiles):
+        return
+    place = tuple(np.argwhere((selected < -1) | (selected >= tiles))[0].tolist())
+    raise PlanError(
+        sentence(
+            what="no such tile",
+            where=f"selected[{', '.join(map(str, place))}]",
+            got=int(selected[place]),
+            wanted=f"0 <= tile < {tiles}, or -1 for none",
+            remedy="choose among the tiles of TokenOrder.tiles(grid, tile)",
         )
+    )
