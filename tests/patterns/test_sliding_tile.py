@@ -174,3 +174,16 @@ def test_bad_input_is_named(name):
     with pytest.raises(error) as caught:
         call()
     assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_b7_text_of_396_tokens():
+    """FastVideo 269: image-to-video prompts of 396 tokens, past a kernel's 256."""
+    grid = Grid(6, 16, 24, text=396)
+    plan = sliding_tile(grid, tile=(6, 8, 8), window=(1, 1, 3))
+    dense = plan.to_dense()[0, 0]
+
+    assert plan.seqlen_q == 6 * 16 * 24 + 396
+    assert dense[:, -396:].all(), "every query sees all the text"
+    assert dense[-396:].all(), "text sees everything"
+    tiles = torch.arange(6 * 16 * 24) // 384 // 3
+    assert torch.equal(dense[:-396, :-396], tiles[:, None] == tiles[None])
