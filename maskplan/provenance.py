@@ -1,7 +1,7 @@
 """Where a plan came from: kept beside it, shown and saved, and no part of what it means."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -80,3 +80,19 @@ class Provenance:
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
         return f"{self.builder}({arguments})"
+
+
+Layout: TypeAlias = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
+
+
+def shared_layout(sources: Iterable[Provenance | None]) -> Layout:
+    """(grid, token order) that all sources have, or (None, None).
+
+    Both have to agree: a grid without its order would be read as raster.
+    """
+    layouts: list[Layout] = [
+        (None, None) if source is None else (source.grid, source.token_order) for source in sources
+    ]
+    if layouts and all(layout == layouts[0] for layout in layouts):
+        return layouts[0]
+    return None, None

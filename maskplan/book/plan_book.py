@@ -17,7 +17,7 @@ from maskplan.book.pool import gathered
 from maskplan.errors import sentence
 from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
-from maskplan.provenance import Provenance
+from maskplan.provenance import Provenance, shared_layout
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
@@ -199,11 +199,12 @@ class PlanBook(Mapping[Key, Plan]):
         """
         ids = self.index[self._place("steps", step), self._place("layers", layer)]
         used = [self.pattern_provenance[number] for number in dict.fromkeys(ids.tolist())]
+        grid, token_order = shared_layout(used)
         provenance = Provenance(
             builder="PlanBook.plan",
             parameters={"step": operator.index(step), "layer": operator.index(layer)},
-            grid=_shared([origin and origin.grid for origin in used]),
-            token_order=_shared([origin and origin.token_order for origin in used]),
+            grid=grid,
+            token_order=token_order,
         )
         return replace(gathered(self.plans, ids[None]), provenance=provenance)
 
@@ -334,8 +335,3 @@ class PlanBook(Mapping[Key, Plan]):
 
     def __str__(self) -> str:
         return str(self.stats())
-
-
-def _shared(values: Sequence[Mapping[str, Any] | None]) -> Mapping[str, Any] | None:
-    """The value that all have, or None."""
-    return values[0] if all(value == values[0] for value in values) else None

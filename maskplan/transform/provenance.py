@@ -5,15 +5,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from maskplan.plan import BlockLists
-from maskplan.provenance import Provenance
+from maskplan.provenance import Provenance, shared_layout
 
 ListsT = TypeVar("ListsT", bound=BlockLists)
-
-
-def _common(sources: tuple[BlockLists, ...], name: str) -> Mapping[str, Any] | None:
-    """The grid or token order that all sources agree on, else None."""
-    values = [getattr(source.provenance, name, None) for source in sources]
-    return values[0] if all(value == values[0] for value in values) else None
 
 
 def derived(
@@ -25,14 +19,15 @@ def derived(
 ) -> ListsT:
     """`result` with the provenance of something made by `builder` from `sources`.
 
-    Grid and token order stay where every source has the same, and `keep_grid` says that the tokens
-    are still those.
+    Grid and token order stay where every source has the same ones, and `keep_grid` says that the
+    tokens are still those.
     """
     history = [None if s.provenance is None else s.provenance.to_json() for s in sources]
+    grid, token_order = shared_layout(source.provenance for source in sources if keep_grid)
     provenance = Provenance(
         builder=builder,
         parameters={**parameters, "of": history},
-        grid=_common(sources, "grid") if keep_grid else None,
-        token_order=_common(sources, "token_order") if keep_grid else None,
+        grid=grid,
+        token_order=token_order,
     )
     return replace(result, provenance=provenance)

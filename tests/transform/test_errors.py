@@ -96,3 +96,18 @@ def test_a_causal_mask_minus_a_rectangle_is_composed_from_ranges():
     want = torch.ones(6, 4, dtype=torch.bool)
     want[3:, 2:] = False
     assert torch.equal(corner, want)
+
+
+def test_a_grid_stays_only_with_its_token_order():
+    """One grid in two orders: a result that kept the grid alone would be read as raster."""
+    grid = mp.video.Grid(2, 8, 8)
+    tiles = mp.video.sliding_tile(grid, tile=(2, 4, 4), window=(1, 1, 1), block_size=(32, 32))
+    raster = mp.video.neighborhood(grid, kernel=(1, 3, 3), block_size=(32, 32))
+
+    assert (tiles & tiles).provenance.token_order == tiles.provenance.token_order
+    assert (raster | raster).provenance.grid == raster.provenance.grid
+    mixed = (tiles | raster).provenance
+    assert (mixed.grid, mixed.token_order) == (None, None)
+    book = mp.PlanBook.from_plans({(0, 0, 0): tiles, (0, 0, 1): raster})
+    layer = book.plan(0, 0).provenance
+    assert (layer.grid, layer.token_order) == (None, None)
