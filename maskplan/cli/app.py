@@ -1,21 +1,64 @@
 """The program's commands; each module beside this one does the work of one or two of them."""
 
+from typing import Annotated
+
 import typer
 
+from maskplan.cli import make_neighborhood, make_scored, make_selected, make_video
+from maskplan.cli.convert import convert, formats
 from maskplan.cli.demo import demo
+from maskplan.cli.difference import diff
 from maskplan.cli.doctor import doctor
+from maskplan.cli.explore import explore
 from maskplan.cli.look import show, stats
 from maskplan.cli.make import make
+from maskplan.cli.recall import recall
+from maskplan.cli.run_book import book
 from maskplan.cli.verify import verify
+
+# Modules that add their patterns to `make` when they are imported.
+PATTERNS = (make_video, make_neighborhood, make_scored, make_selected)
 
 app = typer.Typer(
     name="maskplan",
-    help="Plan sparse attention exactly: make plans, keep them, look at them, check them.",
+    help="Plan sparse attention exactly: make plans, keep them, look at them, convert them, check "
+    "them. Start with maskplan demo; every command has a --help with an example.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command()(demo)
+
+
+def _version(value: bool) -> None:
+    if value:
+        import maskplan
+
+        print(f"maskplan {maskplan.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which this is.")
+    ] = False,
+) -> None:
+    """What stands before the commands."""
+
+
+def _example(text: str) -> str:
+    return f"Example: maskplan {text}"
+
+
+app.command(epilog=_example("demo --grid 21,45,80"))(demo)
 app.add_typer(make, name="plan")
-for command in (show, stats, verify, doctor):
-    app.command()(command)
+app.command(epilog=_example("show sta.plan -o sta.png"))(show)
+app.command(epilog=_example("explore sta.plan -o sta.html"))(explore)
+app.command(epilog=_example("stats sta.plan --head-dim 128"))(stats)
+app.command(epilog=_example("diff radial.plan shrunk.plan -o diff.png"))(diff)
+app.command(epilog=_example("recall sta.plan --synthetic smooth --q-blocks 8"))(recall)
+app.command(epilog=_example("convert sta.plan sta.npz --to bsr"))(convert)
+app.command()(formats)
+app.add_typer(book, name="book")
+app.command(epilog=_example("verify small.plan --backend cpu"))(verify)
+app.command()(doctor)

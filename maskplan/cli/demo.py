@@ -107,7 +107,7 @@ def _attend(plan: mp.Plan, head_dim: int, console: Console | None = None) -> Run
     assert order is not None, "and the grid of a video plan"
     generator = torch.Generator().manual_seed(0)
     shape = (1, plan.seqlen_q, 1, head_dim)
-    noise = (torch.randn(shape, generator=generator) for _ in range(4))
+    noise = (torch.randn(shape, generator=generator, device="cpu") for _ in range(4))
     q, k, v, grad_out = (order.apply(tensor, 1) for tensor in noise)
     q, k, v = (tensor.requires_grad_() for tensor in (q, k, v))
     with _step(console, "attention forward"):

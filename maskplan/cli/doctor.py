@@ -33,7 +33,7 @@ def doctor() -> None:
     print(f"  {'compiled code':<20} {_cache()}")
     print("\nbackends")
     plan = mp.causal(8, 8, block_size=(4, 4))
-    small = torch.zeros(1, 8, 1, 16)
+    small = torch.zeros(1, 8, 1, 16, device="cpu")
     for backend in mp.backends(small, small, small, plan):
         print(f"  {backend.name:<20} {backend.reason or 'works'}")
     if sys.flags.optimize:

@@ -43,7 +43,7 @@ def places(length: int, count: int) -> Tensor:
     >>> places(100, 4)
     tensor([ 0, 33, 66, 99])
     """
-    return torch.linspace(0, length - 1, min(count, length)).long()
+    return torch.linspace(0, length - 1, min(count, length), device="cpu").long()
 
 
 def errors(run: Run, *, queries: int, keys: int) -> dict[str, float]:

@@ -8,20 +8,9 @@ import numpy as np
 import pytest
 
 import maskplan as mp
-from maskplan.cli import main
+from tests.cli.program import run
 
 ROOT = Path(mp.__file__).parents[1]
-
-
-def run(capsys, *arguments) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of `maskplan` with these arguments."""
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    code = stopped.value.code
-    if isinstance(code, str):  # what sys.exit prints and turns into 1
-        return 1, captured.out, captured.err + code
-    return code or 0, captured.out, captured.err
 
 
 @pytest.fixture

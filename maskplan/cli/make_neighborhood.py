@@ -1,0 +1,108 @@
+"""`maskplan plan`, neighbourhoods on the latent grid."""
+
+from typing import Annotated, NoReturn
+
+import typer
+
+import maskplan as mp
+from maskplan.cli.grid import GridText, Pad, Queries, Text, TextFirst, grid_of
+from maskplan.cli.make import make
+from maskplan.cli.make_video import VIDEO
+from maskplan.cli.options import Block, Force, Output, pair, triple
+from maskplan.cli.output import free, keep
+from maskplan.errors import PlanError, sentence
+
+
+@make.command(
+    rich_help_panel=VIDEO,
+    epilog="Example: maskplan plan neighborhood 30,48,80 --kernel 18,24,24 --stride 16,8,8 "
+    "--tile 2,8,8 -o gna.plan",
+)
+def neighborhood(
+    grid: GridText,
+    out: Output,
+    kernel: Annotated[str, typer.Option(help="Tokens seen on each axis.", show_default=False)],
+    stride: Annotated[str, typer.Option(help="Tokens that share one window.")] = "1,1,1",
+    dilation: Annotated[str, typer.Option(help="Distance of neighbours.")] = "1,1,1",
+    causal: Annotated[
+        str, typer.Option(help="Axes on which nothing later is seen: t, th, thw ...")
+    ] = "",
+    tile: Annotated[
+        str | None, typer.Option(help="Lay tokens out in such tiles; raster order if not given.")
+    ] = None,
+    pad: Pad = False,
+    text: Text = None,
+    text_first: TextFirst = None,
+    queries: Queries = "all",
+    block_size: Block = "128,128",
+    force: Force = False,
+) -> None:
+    """Neighbourhood attention (NATTEN, GNA): each token sees the nearest ones on three axes.
+
+    With a stride, tokens share windows, and blocks of a fitting tile are whole.
+    Source: NATTEN; arXiv 2504.16922.
+    """
+    plan = mp.video.neighborhood(
+        grid_of(grid, text, text_first),
+        kernel=triple(kernel, "--kernel"),
+        stride=triple(stride, "--stride"),
+        dilation=triple(dilation, "--dilation"),
+        causal=_axes(causal),
+        tile=None if tile is None else triple(tile, "--tile"),
+        pad=pad,
+        queries=queries,
+        block_size=pair(block_size, "--block-size"),
+    )
+    keep(plan, free(out, force=force))
+
+
+@make.command(
+    rich_help_panel=VIDEO,
+    epilog="Example: maskplan plan nested-neighborhood wan2.1-480p -o nbhd.plan",
+)
+def nested_neighborhood(
+    grid: GridText,
+    out: Output,
+    coefficients: Annotated[
+        str, typer.Option(help="Widths of bands between frames 0, 1, 2 ... apart, in frames.")
+    ] = "1,0.5,0.056",
+    min_width: Annotated[float, typer.Option(help="Least width, in blocks.")] = 1.0,
+    block: Annotated[int, typer.Option(help="Tokens of a block of the rule.")] = 128,
+    text: Text = None,
+    text_first: TextFirst = None,
+    queries: Queries = "all",
+    block_size: Block = "128,128",
+    force: Force = False,
+) -> None:
+    """Nested neighbourhoods (NBHD): bands that narrow with the distance of frames. Raster order.
+
+    Source: LightX2V.
+    """
+    plan = mp.video.nested_neighborhood(
+        grid_of(grid, text, text_first),
+        coefficients=_decimals(coefficients),
+        min_width=min_width,
+        block=block,
+        queries=queries,
+        block_size=pair(block_size, "--block-size"),
+    )
+    keep(plan, free(out, force=force))
+
+
+def _axes(text: str) -> tuple[bool, bool, bool]:
+    if set(text) - set("thw") or len(set(text)) != len(text):
+        _refuse("unknown axes", "--causal", text, "letters of thw", "pass --causal t, say")
+    return "t" in text, "h" in text, "w" in text
+
+
+def _decimals(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        _refuse("not a list of numbers", "--coefficients", text, "numbers", "pass 1,0.5,0.056")
+
+
+def _refuse(what: str, where: str, got: str, wanted: str, remedy: str) -> NoReturn:
+    raise PlanError(
+        sentence(what=what, where=where, got=f"{got!r:.80}", wanted=wanted, remedy=remedy)
+    )

@@ -1,0 +1,146 @@
+"""`maskplan book`: the plans of a whole run, for every step, layer and head."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from maskplan.book import PlanBook
+from maskplan.cli.formats import FORMATS, Answers, check
+from maskplan.cli.formats.strategies import book_of_logs, read_strategy
+from maskplan.cli.options import Block, Force, Head, HeadDim, Layer, Output, Step, pair, triple
+from maskplan.cli.output import free, keep
+from maskplan.cli.plain import plain
+from maskplan.cli.progress import working
+from maskplan.cli.source import entry, load_book
+from maskplan.errors import PlanError, sentence
+
+book = typer.Typer(
+    help="Keep the plans of a whole run, for every step, layer and head, in one file.",
+    no_args_is_help=True,
+)
+BookFile = Annotated[Path, typer.Argument(metavar="BOOK", help="A book.", show_default=False)]
+
+
+@book.command(
+    name="make",
+    epilog="Example: maskplan book make mask_strategy.json --canvas 30,48,80 --tile 6,8,8 "
+    "--steps 50 --layers 60 --heads 24 -o run.book",
+)
+def make_book(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(help="A mask strategy, or with --search-logs logs of several prompts."),
+    ],
+    out: Output,
+    canvas: Annotated[
+        str, typer.Option(help="Latent frames, height, width in tokens.", show_default=False)
+    ],
+    tile: Annotated[str, typer.Option(help="Tokens of a tile on each axis.", show_default=False)],
+    steps: Annotated[int | None, typer.Option(help="Steps of a strategy.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers of a strategy.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Heads of a strategy.")] = None,
+    missing: Annotated[
+        str | None, typer.Option(help="Window of keys that a strategy leaves out: 3,3,3.")
+    ] = None,
+    search_logs: Annotated[
+        bool, typer.Option("--search-logs", help="Take windows of least mean loss from logs.")
+    ] = False,
+    dense_steps: Annotated[
+        int | None, typer.Option(help="With logs: first steps that see everything.")
+    ] = None,
+    dense_window: Annotated[
+        str | None, typer.Option(help="With logs: the window that covers the canvas: 5,6,10.")
+    ] = None,
+    loss: Annotated[
+        str | None, typer.Option(help="With logs: which loss; L2_loss if not given.")
+    ] = None,
+    text: Annotated[int | None, typer.Option(help="Text tokens after the video.")] = None,
+    pad: Annotated[bool | None, typer.Option("--pad", help="Pad edge tiles.")] = None,
+    block_size: Block = "128,128",
+    force: Force = False,
+) -> None:
+    """Make a book from a mask strategy of FastVideo, or from its search logs.
+
+    The files say windows in tiles; the canvas, the tile and the size of the model are not in them.
+    """
+    answers = Answers(
+        canvas=triple(canvas, "--canvas"),
+        tile=triple(tile, "--tile"),
+        steps=steps,
+        layers=layers,
+        heads=heads,
+        missing=None if missing is None else triple(missing, "--missing"),
+        dense_steps=dense_steps,
+        dense_window=None if dense_window is None else triple(dense_window, "--dense-window"),
+        loss=loss,
+        text=text,
+        pad=pad,
+        block_size=pair(block_size, "--block-size"),
+    )
+    form = FORMATS["search-log" if search_logs else "mask-strategy"]
+    check(answers, form.asks, {*form.asks, *form.takes}, form.name)
+    if not search_logs and len(sources) != 1:
+        got = f"{len(sources)} files"
+        _refuse("a book has one strategy", "SOURCES", got, "one file", "or pass --search-logs")
+    free(out, force=force)
+    with working(f"reading {sources[0].name}"):
+        made = book_of_logs(sources, answers) if search_logs else read_strategy(sources[0], answers)
+        made.save(out)
+    size = out.stat().st_size
+    print(f"{out}: {made!r}, density {made.density:.4%}, {size:,} bytes, digest {made.digest}")
+
+
+@book.command(epilog="Example: maskplan book info run.book --step 20")
+def info(
+    file: BookFile,
+    step: Annotated[int | None, typer.Option(help="Only this step.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Only this layer.")] = None,
+    patterns: Annotated[int, typer.Option(help="Most distinct patterns listed.")] = 16,
+    head_dim: HeadDim = 128,
+) -> None:
+    """Say what a book holds: densities by step and by layer, FLOPs, and its distinct patterns."""
+    held = load_book(file)
+    part = held.select(
+        steps=None if step is None else range(step, step + 1),
+        layers=None if layer is None else range(layer, layer + 1),
+    )
+    found = part.stats(head_dim=head_dim)
+    print(found)
+    print("\ndensity by layer")
+    for number, density in zip(part.layers, found.density_by_layer.tolist(), strict=True):
+        print(f"  layer {number:>4}  {density:>9.4%}")
+    _print_patterns(part, found.pattern_uses.tolist(), found.pattern_pairs.tolist(), patterns)
+
+
+@book.command(
+    epilog="Example: maskplan book extract run.book --step 20 --layer 3 -o step20-layer3.plan"
+)
+def extract(
+    file: BookFile,
+    out: Output,
+    step: Step = None,
+    layer: Layer = None,
+    head: Head = None,
+    force: Force = False,
+) -> None:
+    """Save the plan of one layer at one step, with all of its heads or one of them."""
+    free(out, force=force)
+    keep(entry(load_book(file), step, layer, head), out)
+
+
+def _print_patterns(part: PlanBook, uses: list[int], pairs: list[int], limit: int) -> None:
+    print(f"\ndistinct patterns, of {len(part)} entries")
+    whole = part.geometry.seqlen_q * part.geometry.seqlen_k
+    order = sorted(range(part.num_patterns), key=lambda number: -uses[number])
+    for number in order[: max(limit, 0)]:
+        origin = part.pattern_provenance[number]
+        made = "unknown" if origin is None else plain(origin)
+        density = pairs[number] / whole if whole else 0.0
+        print(f"  {uses[number]:>8} entries  density {density:>9.4%}  {made}")
+    if len(order) > limit:
+        print(f"  ... {len(order) - max(limit, 0)} more")
+
+
+def _refuse(what: str, where: str, got: str, wanted: str, remedy: str) -> None:
+    raise PlanError(sentence(what=what, where=where, got=got, wanted=wanted, remedy=remedy))
