@@ -1,6 +1,7 @@
 """NumPy files of others: read without unpickling, and without memory that a file only claims."""
 
 import math
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -22,6 +23,16 @@ _NAMES = {
     "biuf": "numbers",
 }
 _ZIP_MAGIC = b"PK\x03\x04"
+# What NumPy's parser of headers lets through; the tokenizer is its second try.
+_NO_HEADER = (
+    ValueError,
+    SyntaxError,
+    TypeError,
+    RecursionError,
+    MemoryError,
+    EOFError,
+    tokenize.TokenError,
+)
 _DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError)
 
 
@@ -146,7 +157,7 @@ def _parsed(stream: IO[bytes], size: int, where: str, kinds: str = "biuf") -> np
     """The array in a stream of `size` bytes, by NumPy's format 1.0 or 2.0."""
     try:
         shape, by_column, dtype = _header(stream)
-    except (ValueError, SyntaxError, TypeError, RecursionError, EOFError) as error:
+    except _NO_HEADER as error:
         _refuse(Path(where), "not an array", str(error).partition("\n")[0], "an .npy file", error)
     if dtype.hasobject or dtype.kind not in kinds:
         got = f"dtype {dtype}"

@@ -8,19 +8,11 @@ import typer
 from maskplan.cli.options import triple
 from maskplan.patterns import Grid
 
-PRESETS = (
-    "wan2.1-480p",
-    "wan2.1-720p",
-    "hunyuanvideo-720p",
-    "hunyuanvideo-sta",
-    "cogvideox-480p",
-)
-
 GridText = Annotated[
     str,
     typer.Argument(
         metavar="GRID",
-        help=f"Latent frames, height, width: 21,45,80; or a model: {', '.join(PRESETS)}.",
+        help=f"Latent frames, height, width: 21,45,80; or a model: {', '.join(Grid.presets())}.",
         show_default=False,
     ),
 ]
@@ -59,7 +51,7 @@ def grid_of(text: str, text_tokens: int | None, text_first: bool | None) -> Grid
 
 def grids() -> None:
     """List the models whose latent grids have a name, with their sizes."""
-    for name in PRESETS:
+    for name in Grid.presets():
         grid = Grid.preset(name)
         text = f"{grid.text} text tokens {'first' if grid.text_first else 'last'}"
         shape = f"{grid.t},{grid.h},{grid.w}"

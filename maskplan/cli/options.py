@@ -61,10 +61,20 @@ def pair(text: str, name: str) -> tuple[int, int]:
 
 
 def triple(text: str, name: str) -> tuple[int, int, int]:
-    """`text` such as "6,8,8" as three integers.
+    """`text` such as "6,8,8" as three sizes along (t, h, w), from 1 up.
 
     Raises:
         PlanError: if it is anything else.
     """
     first, second, third = numbers(text, name, 3)
+    if min(first, second, third) < 1:
+        raise PlanError(
+            sentence(
+                what="size is below 1",
+                where=name,
+                got=repr(text),
+                wanted="three sizes along t, h and w, each at least 1",
+                remedy=f"pass {name} 6,8,8, say",
+            )
+        )
     return first, second, third

@@ -56,6 +56,9 @@ def recall(
     """
     source = Source(q=q, k=k, synthetic=synthetic, heads=heads, head_dim=head_dim, seed=seed)
     source.check()
+    if synthetic is not None and (v is not None or order is not None):
+        got = "--synthetic with " + ("--v" if v is not None else "--order")
+        _refuse("option is for files", got, "--q and --k", "leave it out")
     loaded = load_plan(plan)
     found, why_not = places_of(loaded.provenance, loaded.geometry)
     _refuse_padding(loaded, found)
@@ -96,10 +99,10 @@ def _given(
     if order not in (None, "raster", "plan") or (order is None and moved):
         got = "a plan in another order than raster" if order is None else repr(order)
         remedy = "pass --order raster for tensors as the model has them"
-        _refuse("order of tokens in the files is not known", "--order", got, remedy)
+        _refuse("order of tokens in the files is not known", got, "raster or plan", remedy)
     if order == "raster" and found is None:
         remedy = "pass --order plan, with tokens in the order of the plan"
-        _refuse("plan names no latent grid", "--order", "raster", remedy)
+        _refuse("plan names no latent grid", "--order raster", "a plan on a grid", remedy)
     if found is None or order != "raster":  # in raster order nothing has to move
         q, k = source.read(torch.empty(plan.seqlen_q, 1), torch.empty(plan.seqlen_k, 1))
         return q, k, values(v, k, source.seed)
@@ -143,10 +146,8 @@ def _refuse_padding(plan: Plan, found: Places | None) -> None:
         )
 
 
-def _refuse(what: str, where: str, got: str, remedy: str) -> None:
-    raise PlanError(
-        sentence(what=what, where=where, got=got, wanted="raster or plan", remedy=remedy)
-    )
+def _refuse(what: str, got: str, wanted: str, remedy: str) -> None:
+    raise PlanError(sentence(what=what, where="the options", got=got, wanted=wanted, remedy=remedy))
 
 
 def _spread(plan: Plan, count: int | None) -> list[int] | None:

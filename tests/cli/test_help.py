@@ -79,7 +79,7 @@ def inputs(tmp_path, monkeypatch) -> Path:
     np.save("kl.npy", rng.integers(0, 4, (1, 1, 200)))
     np.save("kept.npy", np.ones((1, 1, 3, 4), dtype=bool))
     keys = (f"{t}_{layer}_{h}" for t in range(50) for layer in range(60) for h in range(24))
-    Path("mask_strategy.json").write_text(json.dumps(dict.fromkeys(keys, [3, 3, 3])))
+    Path("mask_strategy.json").write_text(json.dumps({key: [3, 3, 3] for key in keys}))
     return tmp_path
 
 

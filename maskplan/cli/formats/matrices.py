@@ -94,7 +94,7 @@ def _matrix(path: Path) -> Any:
     make = csr_array if kind == "csr" else bsr_array
     try:
         return make((data, indices, indptr), shape=shape)
-    except (ValueError, TypeError, IndexError, OverflowError) as error:
+    except (ValueError, TypeError, IndexError, ArithmeticError) as error:
         _refuse(path, "matrix is damaged", str(error), error)
 
 

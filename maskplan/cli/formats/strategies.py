@@ -10,7 +10,7 @@ from maskplan.build import from_ranges
 from maskplan.cli.formats.answers import Answers, need
 from maskplan.container import replacing
 from maskplan.interop import fastvideo, fastvideo_search, magi, minference
-from maskplan.interop.untrusted import read_json, refuse
+from maskplan.interop.untrusted import read_json, refuse, whole
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 
@@ -85,6 +85,10 @@ def read_ranges(path: Path, answers: Answers) -> Plan:
     if not isinstance(value, dict) or set(value) != set(_RANGES):
         got = sorted(value) if isinstance(value, dict) else type(value).__name__
         refuse(path, "not ranges of MagiAttention", f"{got}"[:160], ", ".join(_RANGES))
+    for name in _RANGES[:2]:
+        pairs = value[name]
+        if not isinstance(pairs, list) or not all(map(_pair, pairs)):
+            refuse(f"{name} of {path}", "not ranges", f"{pairs!r:.80}", "[[first, stop], ...]")
     return from_ranges(
         value["q_ranges"],
         value["k_ranges"],
@@ -93,6 +97,10 @@ def read_ranges(path: Path, answers: Answers) -> Plan:
         need(answers.seqlen_k),
         block_size=answers.block,
     )
+
+
+def _pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(whole, value))
 
 
 def write_ranges(plan: Plan, path: Path, _: Answers) -> None:
