@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from maskplan.cli import make_neighborhood, make_scored, make_selected, make_video
+from maskplan.cli.advise import advise
 from maskplan.cli.convert import convert, formats
 from maskplan.cli.demo import demo
 from maskplan.cli.difference import diff
@@ -57,6 +58,7 @@ app.command(epilog=_example("explore sta.plan -o sta.html"))(explore)
 app.command(epilog=_example("stats sta.plan --head-dim 128"))(stats)
 app.command(epilog=_example("diff radial.plan shrunk.plan -o diff.png"))(diff)
 app.command(epilog=_example("recall sta.plan --synthetic smooth --q-blocks 8"))(recall)
+app.command(epilog=_example("advise sta.plan --spread 1,2,2"))(advise)
 app.command(epilog=_example("convert sta.plan sta.npz --to bsr"))(convert)
 app.command()(formats)
 app.add_typer(book, name="book")

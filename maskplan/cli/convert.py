@@ -20,8 +20,8 @@ def _option(text: str) -> Any:
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="The file to read.", show_default=False)],
-    target: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The file to read.")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The file to write.")],
     from_format: Annotated[
         str | None, typer.Option("--from", help="Format of SOURCE.", show_default=False)
     ] = None,
@@ -57,9 +57,10 @@ def convert(
 ) -> None:
     """Move a plan between file formats: exactly, or not at all.
 
-    The formats follow from the endings of the files where only one fits, and are named by --from
-    and --to where several do; maskplan formats lists them, and what each leaves out. What a file
-    leaves out has to be said: it is never guessed. Of a book, --step and --layer pick one plan.
+    The formats follow from the endings of the files where only one fits, and
+    are named by --from and --to where several do; maskplan formats lists them,
+    and what each leaves out. What a file leaves out has to be said: it is never
+    guessed. Of a book, --step and --layer pick one plan.
     """
     answers = Answers(
         seqlen_q=seqlen_q,

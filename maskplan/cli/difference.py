@@ -19,8 +19,8 @@ from maskplan.viz.text import picture
 
 
 def diff(
-    first: Annotated[Path, typer.Argument(help="A plan file, A.", show_default=False)],
-    second: Annotated[Path, typer.Argument(help="Another, B.", show_default=False)],
+    first: Annotated[Path, typer.Argument(metavar="A", help="A plan file.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Draw where they differ: .png, .svg, .pdf.")
     ] = None,
@@ -33,9 +33,10 @@ def diff(
 ) -> None:
     """Count the pairs that both of two plans keep, and those that only one does.
 
-    Plans need the same lengths. Blocks may differ in size: B is then cut into those of A, exactly.
-    One head, or one batch, of a plan stands for all of the other's. Plans whose tokens lie in
-    different orders are refused: the same place of the sequence holds another token.
+    Plans need the same lengths. Blocks may differ in size: B is then cut into
+    those of A, exactly. One head, or one batch, of a plan stands for all of the
+    other's. Plans whose tokens lie in different orders are refused: the same
+    place of the sequence holds another token.
     """
     if out is not None:
         free(out, force=force)

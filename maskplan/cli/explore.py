@@ -9,8 +9,9 @@ from maskplan.cli.source import load
 def explore(file: PlanOrBook, out: Output, force: Force = False) -> None:
     """Write a page to explore a plan or a book in any browser, without a network.
 
-    It zooms and pans over the matrix, has sliders for heads, layers and steps, says which tokens a
-    block holds, and shows in the latent frames which keys a query sees.
+    It zooms and pans over the matrix, has sliders for heads, layers and steps,
+    says which tokens a block holds, and shows in the latent frames which keys a
+    query sees.
     """
     free(out, force=force)
     with working(f"writing {out.name}"):

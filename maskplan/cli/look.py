@@ -9,7 +9,7 @@ from maskplan import stats as figures
 from maskplan.book import PlanBook
 from maskplan.cli.options import Force, HeadDim, Layer, PlanOrBook, Step, pair
 from maskplan.cli.output import free
-from maskplan.cli.pictures import PAGE, save_figure, save_page
+from maskplan.cli.pictures import PAGE, save_figure, save_gallery, save_page
 from maskplan.cli.plain import plain
 from maskplan.cli.progress import working
 from maskplan.cli.source import entry, load
@@ -41,13 +41,17 @@ def show(
     k: Annotated[
         str | None, typer.Option("--k", help="In a picture: keys, 0,512.", show_default=False)
     ] = None,
+    gallery: Annotated[
+        bool, typer.Option("--gallery", help="In a picture: all heads side by side.")
+    ] = False,
     step: Step = None,
     layer: Layer = None,
     force: Force = False,
 ) -> None:
     """Draw a plan or a book: in the terminal, or into a picture or a page.
 
-    A book is drawn as its density by step and layer; with --step and --layer, as one plan of it.
+    A book is drawn as its density by step and layer; with --step and --layer,
+    as one plan of it.
     """
     if out is not None:
         free(out, force=force)
@@ -56,8 +60,8 @@ def show(
         held, head = entry(held, step, layer, head), None
     elif isinstance(held, BlockLists) and (step is not None or layer is not None):
         _refuse("a plan has no steps and layers", "--step, --layer", "a plan", "a book")
-    window = {"batch": batch, "head": head, "q": q, "k": k}
-    given = {name: value for name, value in window.items() if value is not None}
+    window = {"batch": batch, "head": head, "q": q, "k": k, "gallery": gallery or None}
+    given = [name for name, value in window.items() if value is not None]
     if out is None or out.suffix in PAGE or isinstance(held, PlanBook):
         if given:
             where = ", ".join(f"--{name}" for name in given)
@@ -65,6 +69,11 @@ def show(
         _show_whole(held, out, (rows, cols, limit))
         return
     assert isinstance(held, BlockLists), "a book was drawn above"
+    if gallery:
+        if len(given) > 1:
+            _refuse("a gallery shows all heads", f"--{given[0]}", "another option", "--gallery")
+        save_gallery(out, held)
+        return
     with working(f"drawing {out.name}"):
         save_figure(
             out,

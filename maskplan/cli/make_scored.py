@@ -55,7 +55,8 @@ def vsa(
 ) -> None:
     """Video sparse attention (VSA): each tile sees the tiles of best pooled score. Tile order.
 
-    Scores are means of the queries of a tile by means of the keys. q and k are in raster order.
+    Scores are means of the queries of a tile by means of the keys. q and k are
+    in raster order.
     Source: arXiv 2505.13389, FastVideo.
     """
     free(out, force=force)

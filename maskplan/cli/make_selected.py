@@ -107,8 +107,10 @@ def mass(
 ) -> None:
     """The best blocks that make a share p of each row's mass (top-p, cdf).
 
-    The block that crosses the share is left out by sparge, and kept by xattention and svg2.
-    Source: SpargeAttn (arXiv 2502.18137), XAttention (2503.16428), SVG2 (2505.18875).
+    The block that crosses the share is left out by sparge, and kept by
+    xattention and svg2.
+    Source: SpargeAttn (arXiv 2502.18137), XAttention (2503.16428),
+    SVG2 (2505.18875).
     """
     plan = mp.select.top_p(
         _scores(array),

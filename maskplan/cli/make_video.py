@@ -90,8 +90,9 @@ def svg(
 ) -> None:
     """Sparse VideoGen (SVG): a band of tokens, frame by frame or place by place.
 
-    Spatial heads lie in raster order, temporal ones in token-major order. Published code calls the
-    share of pairs kept "sparsity"; here it is the density.
+    Spatial heads lie in raster order, temporal ones in token-major order.
+    Published code calls the share of pairs kept "sparsity"; here it is the
+    density.
     Source: arXiv 2502.01776.
     """
     latent = grid_of(grid, text, text_first)
@@ -141,7 +142,8 @@ def radial(
 ) -> None:
     """Radial attention: the farther apart two frames, the narrower their band. Raster order.
 
-    This is the token rule; published code makes whole blocks of it, with loss: radial-shrunk.
+    This is the token rule; published code makes whole blocks of it, with loss:
+    radial-shrunk.
     Source: arXiv 2506.19852.
     """
     plan = mp.video.radial(

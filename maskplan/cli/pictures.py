@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from maskplan.book import PlanBook
+from maskplan.cli.progress import working
 from maskplan.container import replacing
 from maskplan.errors import PlanError, sentence
 from maskplan.plan import BlockLists
+from maskplan.quality import PlanQuality
 from maskplan.viz.canvas import pyplot
 
 PAGE = (".html", ".htm")
@@ -39,6 +41,15 @@ def save_figure(path: Path, draw: Callable[[], Any]) -> None:
     with replacing(path) as file:
         figure.savefig(file, format=path.suffix[1:], dpi=_DPI)
     plt.close(figure)
+
+
+def save_gallery(path: Path, plan: BlockLists, quality: PlanQuality | None = None) -> None:
+    """Write a picture of all heads, with what each keeps of attention if that is known."""
+    from maskplan.viz import gallery
+
+    with working(f"drawing {path.name}"):
+        save_figure(path, lambda: gallery(plan, quality=quality))
+    print(path)
 
 
 def save_page(path: Path, held: BlockLists | PlanBook) -> None:

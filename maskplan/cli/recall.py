@@ -19,7 +19,10 @@ from maskplan.cli.operands import (
     ValueFile,
     values,
 )
-from maskplan.cli.options import PlanFile
+from maskplan.cli.options import Force, PlanFile
+from maskplan.cli.output import free
+from maskplan.cli.pictures import save_gallery
+from maskplan.cli.plain import plain
 from maskplan.cli.progress import working
 from maskplan.cli.source import load_plan
 from maskplan.cli.synthetic import places
@@ -48,12 +51,20 @@ def recall(
         int | None,
         typer.Option(help="Look at so many Q blocks, spread evenly; all where not given."),
     ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Draw all heads with what each keeps: .png, .svg, .pdf."),
+    ] = None,
+    force: Force = False,
 ) -> None:
     """Measure the share of attention mass that a plan keeps, and the error of the output.
 
-    On a model's own q, k (and v), or on made-up ones: "smooth" is the case that local patterns are
-    made for, "random" the worst case of any. Neither says how a model does.
+    On a model's own q, k (and v), or on made-up ones: "smooth" is the case that
+    local patterns are made for, "random" the worst case of any. Neither says
+    how a model does.
     """
+    if out is not None:
+        free(out, force=force)
     source = Source(q=q, k=k, synthetic=synthetic, heads=heads, head_dim=head_dim, seed=seed)
     source.check()
     if synthetic is not None and (v is not None or order is not None):
@@ -76,7 +87,11 @@ def recall(
     value = f"v of {v}" if v is not None else "v noise"
     print(f"{said}; {value}\n{loaded.geometry}, density {loaded.density:.4%}\n\n{quality}")
     if why_not:
-        print(why_not)
+        print(plain(why_not))
+    if out is not None:
+        one_of_many = (loaded.batch, loaded.heads) == (1, 1)
+        shown = loaded.with_heads(quality.recall.shape[1]) if one_of_many else loaded
+        save_gallery(out, shown, quality)
 
 
 def _made(plan: Plan, found: Places | None, source: Source) -> tuple[Tensor, Tensor, Tensor]:

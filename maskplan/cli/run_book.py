@@ -30,7 +30,10 @@ BookFile = Annotated[Path, typer.Argument(metavar="BOOK", help="A book.", show_d
 def make_book(
     sources: Annotated[
         list[Path],
-        typer.Argument(help="A mask strategy, or with --search-logs logs of several prompts."),
+        typer.Argument(
+            metavar="SOURCES",
+            help="A mask strategy, or with --search-logs logs of several prompts.",
+        ),
     ],
     out: Output,
     canvas: Annotated[
@@ -62,7 +65,8 @@ def make_book(
 ) -> None:
     """Make a book from a mask strategy of FastVideo, or from its search logs.
 
-    The files say windows in tiles; the canvas, the tile and the size of the model are not in them.
+    The files say windows in tiles; the canvas, the tile and the size of the
+    model are not in them.
     """
     answers = Answers(
         canvas=triple(canvas, "--canvas"),

@@ -1,7 +1,9 @@
 """Every command's help, and the example in it, which has to work."""
 
+import contextlib
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +35,8 @@ def commands(
     return found
 
 
-COMMANDS = commands(typer.main.get_command(app))
+PROGRAM = typer.main.get_command(app)
+COMMANDS = commands(PROGRAM)
 EXAMPLES = {
     words: example.removeprefix("Example: maskplan ")
     for words, example in COMMANDS
@@ -55,10 +58,35 @@ def test_every_command_has_an_example():
     assert without == WITHOUT_EXAMPLE
 
 
-@pytest.fixture
-def inputs(tmp_path, monkeypatch) -> Path:
+@pytest.mark.parametrize("words", [words for words, _ in COMMANDS], ids=" ".join)
+def test_lines_of_a_help_are_not_broken(words):
+    """Rich keeps line breaks, so that a line of more than 78 columns becomes two."""
+    command = PROGRAM
+    for word in words:
+        command = command.commands[word]
+    _, _, rest = command.help.partition("\n\n")
+
+    assert [line for line in rest.splitlines() if len(line) > 78] == []
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> Path:
     """The files that examples name, small where the example does not say their size."""
+    folder = tmp_path_factory.mktemp("files")
+    with contextlib.chdir(folder):
+        make_files()
+    return folder
+
+
+@pytest.fixture
+def inputs(files, tmp_path, monkeypatch) -> Path:
+    """The same in a folder of each test's own."""
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make_files() -> None:
     grid = mp.video.Grid(4, 8, 8)
     sta = mp.video.sliding_tile(grid, tile=(2, 4, 4), window=(1, 1, 1), block_size=(32, 32))
     sta.save("sta.plan")
@@ -80,7 +108,6 @@ def inputs(tmp_path, monkeypatch) -> Path:
     np.save("kept.npy", np.ones((1, 1, 3, 4), dtype=bool))
     keys = (f"{t}_{layer}_{h}" for t in range(50) for layer in range(60) for h in range(24))
     Path("mask_strategy.json").write_text(json.dumps({key: [3, 3, 3] for key in keys}))
-    return tmp_path
 
 
 @pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)

@@ -58,6 +58,15 @@ def test_a_picture_of_a_part(capsys):
     assert Path("a.png").read_bytes() != Path("b.png").read_bytes()
 
 
+def test_a_gallery(capsys):
+    line = ["show", "run.book", "--step", 0, "--layer", 0, "-o"]
+    succeed(capsys, *line, "heads.png", "--gallery")
+    succeed(capsys, *line, "one.png")
+
+    assert is_picture("one.png")
+    assert Path("heads.png").read_bytes() != Path("one.png").read_bytes()
+
+
 @pytest.mark.parametrize("name", ["tiles.plan", "run.book"])
 def test_show_writes_a_page_without_scripts(capsys, name):
     succeed(capsys, "show", name, "-o", "out.html")
@@ -168,6 +177,8 @@ def test_diff_refuses_other_orders(capsys):
         ("show tiles.plan -o out.png --q 9,5", "range is empty"),
         ("show tiles.plan --head 0", "option is for pictures of a plan in --head"),
         ("show tiles.plan -o out.html --q 0,8", "in --q"),
+        ("show tiles.plan --gallery", "option is for pictures of a plan in --gallery"),
+        ("show tiles.plan -o out.png --gallery --head 0", "a gallery shows all heads in --head"),
         ("show tiles.plan --step 0", "a plan has no steps"),
         ("show run.book --head 0", "in --head"),
         ("show run.book --step 0", "book holds many plans in --layer"),

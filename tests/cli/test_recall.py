@@ -101,6 +101,15 @@ def test_a_sample_of_blocks(capsys):
     assert "over 32 queries" in out
 
 
+def test_a_picture_of_all_heads(capsys):
+    line = ["recall", "tiles.plan", "--synthetic", "smooth", "--heads", 3, "-o", "heads.png"]
+    out = succeed(capsys, *line)
+
+    assert out.endswith("heads.png\n")
+    assert Path("heads.png").read_bytes().startswith(b"\x89PNG")
+    assert "output exists" in refuse(capsys, *line)
+
+
 def test_smooth_scores_fall_with_distance():
     where = places((64,))
     q, k = (
