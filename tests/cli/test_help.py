@@ -143,3 +143,12 @@ def test_help_loads_nothing_heavy():
 
     loaded = done.stdout.rpartition("loaded")[2].split()
     assert not {"numba", "scipy", "matplotlib", "safetensors"} & set(loaded)
+
+
+def test_commands_of_the_readme_are_examples():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    shown = [line.partition("#")[0].split() for line in lines if line.startswith("    maskplan ")]
+
+    assert len(shown) >= 5
+    for words in shown:
+        assert " ".join(words[1:]) in EXAMPLES.values()
