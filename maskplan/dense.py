@@ -14,7 +14,9 @@ def to_dense(plan: BlockLists) -> Tensor:
         bool [batch, heads, row_len, col_len].
     """
     axes = plan.axes
-    dense = torch.zeros(plan.num_patterns, axes.row_len, axes.col_len, dtype=torch.bool)
+    dense = torch.zeros(
+        plan.num_patterns, axes.row_len, axes.col_len, dtype=torch.bool, device="cpu"
+    )
     row_ptr, cols = plan.row_ptr.tolist(), plan.col.tolist()
     tile_ids = [FULL] * len(cols) if plan.tile_id is None else plan.tile_id.tolist()
     for pattern in range(plan.num_patterns):

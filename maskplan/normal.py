@@ -27,7 +27,8 @@ def canonical(plan: ListsT) -> ListsT:
     tiles = plan.tiles.numpy()
     row_ptr, col = plan.row_ptr.numpy(), plan.col.numpy()
     order, first_pattern = _used_patterns(plan.pattern_id.numpy())
-    if plan.tile_id is None:
+    # Without tiles every block is full; room for one must not be made by the block size alone.
+    if plan.tile_id is None or not plan.num_tiles:
         content = np.empty(0, dtype=np.int32)
         kept = tiles[:0]
     else:

@@ -11,10 +11,20 @@ from maskplan.errors import PlanTypeError, sentence
 Json: TypeAlias = "bool | int | float | str | list[Json] | Mapping[str, Json] | None"
 
 
+def _number(value: Any) -> bool | int | float:
+    """A scalar of NumPy or torch as Python's own, since callers count with those too."""
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        number = value.item()
+        if isinstance(number, (bool, int, float)):
+            return number
+    raise TypeError(f"{type(value).__name__} is not a number")
+
+
 def _frozen(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """A read-only deep copy of `value`, in which every tuple has become a list."""
     try:
-        return MappingProxyType(json.loads(json.dumps(dict(value), sort_keys=True)))
+        text = json.dumps(dict(value), sort_keys=True, default=_number)
+        return MappingProxyType(json.loads(text))
     except (TypeError, ValueError) as error:
         raise PlanTypeError(
             sentence(

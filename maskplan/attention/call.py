@@ -94,13 +94,14 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _check_tensors(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
     for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(tensor, Tensor) or tensor.ndim != 4 or not tensor.is_floating_point():
+        known = isinstance(tensor, Tensor) and tensor.layout == torch.strided
+        if not known or tensor.ndim != 4 or not tensor.is_floating_point():
             raise _error(
                 PlanTypeError,
-                what="argument is not a float tensor of rank 4",
+                what="argument is not a dense float tensor of rank 4",
                 where=name,
                 got=_shape(tensor) if isinstance(tensor, Tensor) else type(tensor).__name__,
-                wanted=f"a float tensor [{', '.join(layout)}]",
+                wanted=f"a dense float tensor [{', '.join(layout)}]",
                 remedy="add the missing axes, or convert it",
             )
     for name, tensor in (("k", k), ("v", v)):
@@ -206,6 +207,22 @@ def _check_plan(q: Tensor, k: Tensor, plan: Plan) -> None:
         )
 
 
+def _scale(scale: object, head_dim: int) -> float:
+    if scale is None:
+        return float(head_dim**-0.5)
+    # A tensor that wants a gradient would get none.
+    if not hasattr(scale, "__float__") or getattr(scale, "requires_grad", False):
+        raise _error(
+            PlanTypeError,
+            what="scale is not a plain number",
+            where="scale",
+            got=f"{scale!r} of type {type(scale).__name__}",
+            wanted="a float without a gradient of its own, or None for 1 / sqrt(D)",
+            remedy="pass a float; multiply q by a scale that is learned",
+        )
+    return float(scale)
+
+
 def check_plan_type(plan: object) -> Plan:
     """`plan` as a Plan.
 
@@ -255,7 +272,7 @@ def make_call(
         k=k,
         v=v,
         plan=plan,
-        scale=float(q.shape[3] ** -0.5 if scale is None else scale),
+        scale=_scale(scale, int(q.shape[3])),
         layout=layout,
         backward=backward,
         deterministic=deterministic,

@@ -51,7 +51,7 @@ def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """(out [B, SQ, HQ, DV] in the dtype of q, lse [B, HQ, SQ] in the dtype of computation)."""
     dtype = inputs.compute_dtype(call)
     out = call.new(call.q, int(call.v.shape[3]), dtype)
-    lse = torch.empty(call.batch, call.heads, call.plan.seqlen_q, dtype=dtype)
+    lse = torch.empty(call.batch, call.heads, call.plan.seqlen_q, dtype=dtype, device="cpu")
     if call.empty:
         return out.zero_().to(call.q.dtype), lse.fill_(-torch.inf)
     from maskplan.attention import block_kernel, forward_kernel, pack_kernel
@@ -127,7 +127,7 @@ def _row_stats(
         inputs.numbers(lse, dtype),
         given,
     )
-    exponent, delta = (inputs.flat(torch.empty(rows, dtype=dtype)) for _ in range(2))
+    exponent, delta = (inputs.flat(torch.empty(rows, dtype=dtype, device="cpu")) for _ in range(2))
 
     def run(first: int, last: int) -> None:
         pack_kernel.row_stats(first, last, *sides, call.heads, seqlen, exponent, delta)
@@ -154,7 +154,9 @@ def _loop_q(
     width = inputs.padded(int(call.q.shape[3]), dtype)
     stripes = _stripes(call, width * call.q[..., 0].numel() * dtype.itemsize)
     runs = inputs.runs_of(call, lists, stripes)
-    partial = torch.zeros(stripes, call.batch, call.heads, lists.seqlen_q, width, dtype=dtype)
+    partial = torch.zeros(
+        stripes, call.batch, call.heads, lists.seqlen_q, width, dtype=dtype, device="cpu"
+    )
     dk = call.new(call.k, int(call.k.shape[3]), dtype)
     dv = call.new(call.v, int(call.v.shape[3]), dtype)
     q, k, v, grad = (inputs.tokens(x, dtype) for x in (call.q, call.k, call.v, dout))
@@ -194,7 +196,9 @@ def _loop_k(
     stripes = _stripes(call, sum(widths) * call.k[..., 0].numel() * dtype.itemsize)
     runs = inputs.runs_of(call, lists, stripes)
     partial_k, partial_v = (
-        torch.zeros(stripes, *call.k.shape[::2][:2], lists.seqlen_k, width, dtype=dtype)
+        torch.zeros(
+            stripes, *call.k.shape[::2][:2], lists.seqlen_k, width, dtype=dtype, device="cpu"
+        )
         for width in widths
     )
     dq = call.new(call.q, int(call.q.shape[3]), dtype)

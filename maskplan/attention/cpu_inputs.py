@@ -23,7 +23,8 @@ def compute_dtype(call: AttentionCall) -> torch.dtype:
 
 def scalar(value: float, dtype: torch.dtype) -> Any:
     """`value` as a numpy number of `dtype`: a Python float would widen the kernels to float64."""
-    return _NUMPY[dtype](value)
+    with np.errstate(over="ignore"):  # a scale too large for float32 is infinite, silently
+        return _NUMPY[dtype](value)
 
 
 def empty_array(dtype: torch.dtype) -> Any:
@@ -68,7 +69,7 @@ def query_lists(call: AttentionCall) -> Lists:
     """The plan's lists, per query block."""
     plan = call.plan
     tile_id = np.empty(0, np.int32) if plan.tile_id is None else plan.tile_id.numpy()
-    tiles = plan.tiles if len(plan.tiles) else torch.zeros(1, dtype=torch.int32)
+    tiles = plan.tiles if len(plan.tiles) else torch.zeros(1, dtype=torch.int32, device="cpu")
     return Lists(
         row_ptr=np.ascontiguousarray(plan.row_ptr.numpy()),
         col=np.ascontiguousarray(plan.col.numpy()),
@@ -139,7 +140,7 @@ def bad_blocks(call: AttentionCall, block: int, *tensors: Tensor) -> Any:
     """
     batch, seqlen, heads, _ = tensors[0].shape
     blocks = -(-seqlen // block)
-    bad = torch.zeros(batch, heads, blocks * block, dtype=torch.bool)
+    bad = torch.zeros(batch, heads, blocks * block, dtype=torch.bool, device="cpu")
     for tensor in tensors:
         wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
         # One sum is cheaper than a mask, and not finite if any element is not.

@@ -25,7 +25,7 @@ class _Job:
 
 def run(backend: ModuleType, call: AttentionCall) -> tuple[Tensor, Tensor]:
     """(out [B, SQ, HQ, DV] in the dtype of q, lse float32 [B, HQ, SQ]), both differentiable."""
-    hole = torch.empty(0)
+    hole = torch.empty(0, device="cpu")
     job = _Job(backend=backend, call=replace(call, q=hole, k=hole, v=hole))
     apply: Any = _Attention.apply
     results: tuple[Tensor, Tensor] = apply(job, call.q, call.k, call.v)

@@ -69,7 +69,7 @@ def attend(call: AttentionCall) -> tuple[Tensor, Tensor]:
     if call.empty:
         out = call.new(call.q, features, call.q.dtype).zero_()
         return out, call.q.new_full(shape, -torch.inf)
-    rows = torch.arange(call.plan.seqlen_q)
+    rows = torch.arange(call.plan.seqlen_q, device="cpu")
     outs, lses = [], []
     for b in range(call.batch):
         for h in range(call.heads):
@@ -199,15 +199,15 @@ def keys_of_block(plan: Plan, pattern: int, block: int) -> tuple[Tensor, Tensor]
     """(keys int64 [n], keep bool [bq, n]): the keys of a Q block's list, and who selects which."""
     bq, bk = plan.block_size
     line = pattern * plan.geometry.num_q_blocks + block
-    keys = [torch.empty(0, dtype=torch.int64)]
-    keep = [torch.empty(bq, 0, dtype=torch.bool)]
+    keys = [torch.empty(0, dtype=torch.int64, device="cpu")]
+    keep = [torch.empty(bq, 0, dtype=torch.bool, device="cpu")]
     for entry in range(int(plan.row_ptr[line]), int(plan.row_ptr[line + 1])):
         first = int(plan.col[entry]) * bk
         size = min(bk, plan.seqlen_k - first)
         tile = FULL if plan.tile_id is None else int(plan.tile_id[entry])
-        keys.append(torch.arange(first, first + size))
+        keys.append(torch.arange(first, first + size, device="cpu"))
         if tile == FULL:
-            keep.append(torch.ones(bq, size, dtype=torch.bool))
+            keep.append(torch.ones(bq, size, dtype=torch.bool, device="cpu"))
         else:
             keep.append(unpack(plan.tiles[tile], bk)[:, :size])
     return torch.cat(keys), torch.cat(keep, dim=1)
@@ -216,7 +216,7 @@ def keys_of_block(plan: Plan, pattern: int, block: int) -> tuple[Tensor, Tensor]
 def queries_of(plan: Plan, pattern: int, keys: Tensor) -> list[Tensor]:
     """For each of `keys`, int64 [K], the queries that select it, int64 and ascending."""
     bq, _ = plan.block_size
-    found: list[list[Tensor]] = [[torch.empty(0, dtype=torch.int64)] for _ in keys]
+    found: list[list[Tensor]] = [[torch.empty(0, dtype=torch.int64, device="cpu")] for _ in keys]
     for block in range(plan.geometry.num_q_blocks):
         listed, keep = keys_of_block(plan, pattern, block)
         rows = min(bq, plan.seqlen_q - block * bq)

@@ -241,7 +241,7 @@ def _inputs(
     noise = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=noise).to(device=plan.device, dtype=dtype)
+        return torch.randn(shape, generator=noise, device="cpu").to(device=plan.device, dtype=dtype)
 
     q = draw(plan.batch, plan.seqlen_q, query_heads, dims[0])
     k = draw(plan.batch, plan.seqlen_k, kv_heads, dims[0])
@@ -257,10 +257,11 @@ def _inputs(
 def _places(length: int, samples: int, seed: int) -> Tensor:
     """All of [0, length), or `samples` of it in order, the first and the last among them."""
     if length <= samples:
-        return torch.arange(length)
+        return torch.arange(length, device="cpu")
     noise = torch.Generator().manual_seed(seed)
-    inner = 1 + torch.randperm(length - 2, generator=noise)[: max(samples - 2, 0)]
-    return torch.cat([torch.tensor([0]), inner, torch.tensor([length - 1])]).sort().values
+    inner = 1 + torch.randperm(length - 2, generator=noise, device="cpu")[: max(samples - 2, 0)]
+    ends = torch.tensor([0, length - 1], device="cpu")
+    return torch.cat([ends, inner]).sort().values
 
 
 def _stack(parts: list[Tensor], shape: tuple[int, int, int], like: Tensor) -> Tensor:

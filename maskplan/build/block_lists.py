@@ -13,7 +13,7 @@ from maskplan.build.entry_lists import (
     merged,
     read_entries,
 )
-from maskplan.build.host import Integers, index_tensor, int_array, rank
+from maskplan.build.host import Integers, index_tensor, int_array, name_of, on_host, rank
 from maskplan.build.mask_blocks import evaluated_tiles
 from maskplan.build.mask_fn import MaskFn
 from maskplan.build.pattern_axes import distinct, require_heads
@@ -69,13 +69,15 @@ def from_block_lists(
         given |= {"mask_cnt": mask_cnt, "mask_idx": mask_idx}
     if tile_id is not None:
         given["tile_id"] = tile_id
+    if tiles is not None:
+        _check_tiles(tiles, geometry)
     lists = _aligned(given, geometry)
     if mask_fn is None:
         pattern_id, own = distinct(*lists.values())
         lists = dict(zip(lists, own, strict=True))
     else:  # the function may tell apart heads that share a list
         batch, heads = lists["cnt"].shape[:2]
-        pattern_id = torch.arange(batch * heads, dtype=torch.int32).view(batch, heads)
+        pattern_id = torch.arange(batch * heads, dtype=torch.int32, device="cpu").view(batch, heads)
     entries = _entries(lists, "cnt", "idx", geometry, sort=sort)
     tile_bits = None
     if "mask_cnt" in lists:
@@ -83,14 +85,15 @@ def from_block_lists(
         heads = lists["cnt"].shape[1]
         if mask_fn is not None:
             tile_bits = evaluated_tiles(mask_fn, masks.line, masks.block, heads, geometry)
-            masks = masks._replace(content=torch.arange(len(masks.line)))
+            masks = masks._replace(content=torch.arange(len(masks.line), device="cpu"))
         elif tiles is not None:
             tile_bits = tiles
             masks = masks._replace(content=_tile_numbers(lists["tile_id"], masks, len(tiles)))
         names = Names("mask_cnt", "mask_idx", geometry.num_q_blocks, heads)
         entries = merged(entries, masks, names)
-    plan = _plan(entries, tile_bits, geometry, pattern_id, "from_block_lists")
-    return plan.validate() if tiles is not None else plan
+    return _plan(
+        entries, tile_bits, geometry, pattern_id, "from_block_lists", check=tiles is not None
+    )
 
 
 def from_bsr(
@@ -121,13 +124,13 @@ def from_bsr(
     pointers, blocks = int_array(indptr, "indptr", (None,)), int_array(indices, "indices", (None,))
     _check_indptr(pointers, len(blocks), geometry)
     counts = torch.from_numpy(np.diff(pointers))
-    line = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    line = torch.repeat_interleave(torch.arange(len(counts), device="cpu"), counts)
     block = torch.from_numpy(blocks)
-    slot = torch.arange(len(blocks)) - torch.from_numpy(pointers)[:-1][line]
+    slot = torch.arange(len(blocks), device="cpu") - torch.from_numpy(pointers)[:-1][line]
     entries = Entries(line, slot, block, torch.full_like(block, -1))
     names = Names("indptr", "indices", geometry.num_q_blocks, 1)
     check_blocks(entries, geometry.num_k_blocks, names, sort=sort)
-    pattern_id = torch.zeros((1, 1), dtype=torch.int32)
+    pattern_id = torch.zeros((1, 1), dtype=torch.int32, device="cpu")
     entries = in_order(entries) if sort else entries
     return _plan(entries, None, geometry, pattern_id, "from_bsr")
 
@@ -138,11 +141,13 @@ def _plan(
     geometry: Geometry,
     pattern_id: Tensor,
     builder: str,
+    *,
+    check: bool = False,
 ) -> Plan:
     patterns = int(pattern_id.max()) + 1
     lines = patterns * geometry.num_q_blocks
     counts = torch.bincount(entries.line, minlength=lines)[:lines]
-    row_ptr = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    row_ptr = torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), counts.cumsum(0)])
     return assemble(
         geometry,
         pattern_id,
@@ -151,7 +156,23 @@ def _plan(
         entries.content.to(torch.int32).numpy(),
         None if tiles is None else tiles.contiguous().numpy(),
         Provenance(builder=builder),
+        check=check,
     )
+
+
+def _check_tiles(tiles: Tensor, geometry: Geometry) -> None:
+    shape = (geometry.block_size[0], geometry.axes.words)
+    given = on_host(tiles, "tiles")
+    if given.dtype != torch.int32 or given.ndim != 3 or tuple(given.shape[1:]) != shape:
+        raise PlanTypeError(
+            sentence(
+                what="tiles have the wrong dtype or shape",
+                where="tiles",
+                got=f"{name_of(given.dtype)} {list(given.shape)}",
+                wanted=f"int32 [tiles, {shape[0]}, {shape[1]}]",
+                remedy="pass one bit a pair: bit i of word w is key 32 * w + i of the block",
+            )
+        )
 
 
 def _check_bits_source(
@@ -270,7 +291,7 @@ def _tile_numbers(tile_id: Tensor, masks: Entries, count: int) -> Tensor:
 def _check_indptr(pointers: np.ndarray, blocks: int, geometry: Geometry) -> None:
     if len(pointers) != geometry.num_q_blocks + 1:
         _raise_rows("indptr", len(pointers) - 1, geometry)
-    down = np.diff(pointers) < 0
+    down = pointers[1:] < pointers[:-1]  # a difference could overflow
     at = 0 if pointers[0] != 0 else int(down.argmax()) + 1 if down.any() else len(pointers) - 1
     wanted = "0" if at == 0 else f"at least {pointers[at - 1]}" if down.any() else str(blocks)
     if pointers[0] != 0 or down.any() or pointers[-1] != blocks:

@@ -71,9 +71,13 @@ def sliding_window(
     """
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
     offset = _offset(geometry, align)
-    sides = {"left": left, "right": right}
+    sides = {
+        name: None if side is None else integer(side, name, low=-ABSENT, high=ABSENT)
+        for name, side in (("left", left), ("right", right))
+    }
+    left, right = sides["left"], sides["right"]
     for name, side in sides.items():
-        if side is not None and integer(side, name, low=-ABSENT, high=ABSENT) < 0:
+        if side is not None and side < 0:
             raise PlanError(
                 sentence(
                     what="window side is negative",
@@ -115,7 +119,7 @@ def documents(
                 remedy="pass the documents' lengths, not their ends",
             )
         )
-    total = int(runs.sum())
+    total = sum(runs.tolist())  # in Python's integers: the sum may pass 64 bits
     geometry = Geometry(seqlen_q=total, seqlen_k=total, block_size=block_size)
     stops = runs.cumsum().tolist()
     starts = [0, *stops[:-1]]

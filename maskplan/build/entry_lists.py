@@ -66,7 +66,7 @@ def read_entries(counts: Tensor, blocks: Tensor, names: Names) -> Entries:
                 remedy=f"make {names.blocks} as wide as the longest list",
             )
         )
-    lines, slots = (torch.arange(width) < counts[:, None]).nonzero(as_tuple=True)
+    lines, slots = (torch.arange(width, device="cpu") < counts[:, None]).nonzero(as_tuple=True)
     listed = blocks[lines, slots].long()
     return Entries(lines, slots, listed, torch.full_like(listed, CONTENT_FULL))
 

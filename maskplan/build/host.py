@@ -117,7 +117,13 @@ def int_array(values: Integers, name: str, shape: tuple[int | None, ...]) -> Int
     Raises:
         PlanTypeError: if the dtype is not an integer one, or the shape is another.
     """
-    array = np.asarray(on_host(values, name)) if isinstance(values, Tensor) else np.asarray(values)
+    if isinstance(values, Tensor):
+        array = on_host(values, name).detach().numpy()
+    else:
+        try:
+            array = np.asarray(values)
+        except ValueError:  # lists of unequal lengths
+            array = np.asarray(values, dtype=object)
     if array.size == 0 and shape[0] is None:
         array = array.reshape(0, *(size or 0 for size in shape[1:])).astype(np.int64)
     fits = array.ndim == len(shape) and all(

@@ -33,11 +33,11 @@ def evaluated_tiles(
     pattern, row = line // geometry.num_q_blocks, line % geometry.num_q_blocks
     step = max(1, _PIECE_PAIRS // (bq * bk))
     evaluate = torch.vmap(vectorised(fn))
-    tiles = torch.empty((len(line), bq, geometry.axes.words), dtype=torch.int32)
+    tiles = torch.empty((len(line), bq, geometry.axes.words), dtype=torch.int32, device="cpu")
     for at in range(0, len(line), step):
         part = slice(at, at + step)
-        q = row[part, None] * bq + torch.arange(bq)
-        k = block[part, None] * bk + torch.arange(bk)
+        q = row[part, None] * bq + torch.arange(bq, device="cpu")
+        k = block[part, None] * bk + torch.arange(bk, device="cpu")
         keep = evaluate(
             (pattern[part] // heads)[:, None],
             (pattern[part] % heads)[:, None],

@@ -61,7 +61,7 @@ def from_mask_fn(
                 k = torch.arange(left, min(left + step, geometry.seqlen_k), device=device)
                 rows.put(evaluate(b, h, q, k)[0, 0].cpu(), left)
             rows.end_block()
-    pattern_id = torch.arange(batch * heads, dtype=torch.int32).view(batch, heads)
+    pattern_id = torch.arange(batch * heads, dtype=torch.int32, device="cpu").view(batch, heads)
     name = getattr(fn, "__name__", type(fn).__name__)
     return rows.plan(pattern_id, Provenance(builder="from_mask_fn", parameters={"fn": name}))
 

@@ -123,7 +123,7 @@ def _ranges(values: Integers, name: str, length: int, length_name: str) -> IntAr
 
 def _cumulative(values: Integers, name: str) -> IntArray:
     sums = int_array(values, name, (None,))
-    down = np.diff(sums) < 0
+    down = sums[1:] < sums[:-1]  # a difference could overflow
     starts_at_0 = len(sums) > 0 and sums[0] == 0
     if not starts_at_0 or down.any():
         at = int(down.argmax()) + 1 if starts_at_0 else 0
@@ -154,7 +154,7 @@ def _same_count(name: str, count: int, other: str, wanted: int) -> None:
 
 def _kind_numbers(kinds: Kinds, count: int) -> IntArray:
     """Kinds as numbers, int64 [count]."""
-    if isinstance(kinds, (str, int)):
+    if isinstance(kinds, (str, int, np.integer)):
         return np.full(count, _kind_number(kinds, "kinds"), dtype=np.int64)
     given = kinds if isinstance(kinds, (list, tuple)) else int_array(kinds, "kinds", (None,))
     _same_count("kinds", len(given), "q_ranges", count)

@@ -63,5 +63,5 @@ def plan_of_slices(
         np.ascontiguousarray(np.concatenate(ordered)), first, axes
     )
     if pattern_id is None:
-        pattern_id = torch.zeros((1, 1), dtype=torch.int32)
+        pattern_id = torch.zeros((1, 1), dtype=torch.int32, device="cpu")
     return assemble(geometry, pattern_id, row_ptr, col, content, tiles, provenance)

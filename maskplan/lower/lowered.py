@@ -9,7 +9,7 @@ from torch.utils import _pytree as pytree
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import Geometry, integer
-from maskplan.lower.target import TILE_ROWS, Target
+from maskplan.lower.target import TILE_ROWS, Target, check_target
 from maskplan.lower.target import target as make_target
 from maskplan.lower.walk import Walk, forward_walk, loop_q_walk
 from maskplan.plan import Plan
@@ -70,7 +70,7 @@ def lower(
         spt: LoopQ adds dQ in descending order of KV blocks.
 
     Raises:
-        PlanTypeError: if `plan` is not a Plan.
+        PlanTypeError: if `plan` is not a Plan, or `target` neither a Target nor a name.
         PlanError: for an unknown direction or subtile.
         UnsupportedError: where the target lacks a direction asked for.
     """
@@ -86,6 +86,9 @@ def lower(
         )
     if isinstance(target, str):
         target = make_target(target)
+    check_target(target, "lower")
+    if isinstance(backward, str):
+        backward = (backward,)
     if integer(subtile, "subtile") not in _SUBTILES:
         raise PlanError(
             sentence(

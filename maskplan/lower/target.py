@@ -8,7 +8,7 @@ bq.
 from dataclasses import dataclass
 from math import lcm
 
-from maskplan.errors import PlanError, UnsupportedError, sentence
+from maskplan.errors import PlanError, PlanTypeError, UnsupportedError, sentence
 from maskplan.geometry import integer
 
 ARCHITECTURES = ("cpu", "sm90", "sm100")
@@ -155,6 +155,24 @@ class Target:
             "" if self.head_dim == self.head_dim_v else f"/{self.head_dim_v}"
         )
         return f"{self.arch} head_dim {dims} group {self.group}{packed}"
+
+
+def check_target(target: object, where: str) -> None:
+    """Refuse what is not a `Target`.
+
+    Raises:
+        PlanTypeError: if it is not.
+    """
+    if not isinstance(target, Target):
+        raise PlanTypeError(
+            sentence(
+                what="target is of the wrong type",
+                where=where,
+                got=f"{target!r} of type {type(target).__name__}",
+                wanted="a Target",
+                remedy='make one with maskplan.target("sm100", head_dim=128), say',
+            )
+        )
 
 
 def _sm90(head_dim: int, head_dim_v: int) -> tuple[dict[str, TileRule], dict[str, str]]:

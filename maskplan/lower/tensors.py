@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from maskplan.errors import PlanError, sentence
-from maskplan.lower.target import Target
+from maskplan.lower.target import Target, check_target
 from maskplan.plan import BlockLists, Plan, TransposedPlan
 from maskplan.transform.transpose import transpose_lists
 
@@ -157,6 +157,7 @@ def forward_tensors(
         UnsupportedError: if the target has no such direction.
     """
     if target is not None:
+        check_target(target, "block_sparse_tensors")
         target.check(plan.block_size, direction, plan.seqlen_q)
     return _tensors(plan, width, target.rows_per_token if target else 1)
 
@@ -183,6 +184,7 @@ def loop_q_tensors(
         UnsupportedError: if the target has no LoopQ backward.
     """
     if target is not None:
+        check_target(target, "block_sparse_tensors")
         target.check(plan.block_size, "loop_q")
     lists = _tensors(plan, width, target.rows_per_token if target else 1)
     widths = (lists.mask_block_idx.shape[-1], lists.full_block_idx.shape[-1])
@@ -210,9 +212,9 @@ def write_order(plan: TransposedPlan, *, spt: bool = False) -> Tensor:
     axes = plan.axes
     row_ptr, _, source = transpose_lists(plan.row_ptr, plan.col, axes.rows, axes.cols)
     lengths = row_ptr.diff()
-    rank = torch.arange(len(source)) - torch.repeat_interleave(row_ptr[:-1], lengths)
+    rank = torch.arange(len(source), device="cpu") - torch.repeat_interleave(row_ptr[:-1], lengths)
     if spt:
         rank = torch.repeat_interleave(lengths, lengths) - 1 - rank
-    order = torch.empty(len(source), dtype=torch.int32)
+    order = torch.empty(len(source), dtype=torch.int32, device="cpu")
     order[source] = rank.to(torch.int32)
     return order

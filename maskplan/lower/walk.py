@@ -81,7 +81,7 @@ def _grouped(plan: Plan, parts: int) -> tuple[Tensor, Tensor, Tensor, Tensor, in
 def _order(plan: BlockLists, row_ptr: Tensor, rows: int) -> Tensor:
     """Longest-first order of (batch, head, row)."""
     if rows == 0:
-        return torch.empty(0, dtype=torch.int32)
+        return torch.empty(0, dtype=torch.int32, device="cpu")
     work = row_ptr.diff().view(-1, rows)[plan.pattern_id.long()]
     return longest_first(work.reshape(-1))
 
@@ -135,9 +135,9 @@ def loop_q_walk(plan: Plan, *, parts: int = 1, spt: bool = False) -> Walk:
 def _part_lengths(plan: Plan, parts: int, col: Tensor, row_ptr: Tensor, cols: int) -> Tensor:
     """KV blocks in the forward row of each part of an entry, int32 [entries, parts]."""
     rows = plan.axes.rows
-    pattern = torch.repeat_interleave(torch.arange(len(row_ptr) - 1), row_ptr.diff()) // max(
-        cols, 1
-    )
-    row = col.long()[:, None] * parts + torch.arange(parts)
+    pattern = torch.repeat_interleave(
+        torch.arange(len(row_ptr) - 1, device="cpu"), row_ptr.diff()
+    ) // max(cols, 1)
+    row = col.long()[:, None] * parts + torch.arange(parts, device="cpu")
     line = pattern[:, None] * rows + row.clamp(max=rows - 1)
     return plan.row_ptr.diff()[line].to(torch.int32)

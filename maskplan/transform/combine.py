@@ -165,7 +165,7 @@ def _padded(tiles: np.ndarray) -> np.ndarray:
 
 def _full_tiles(axes: Axes) -> np.ndarray:
     """Bits of a full block: inside, on the right edge, on the bottom edge, in the corner."""
-    keep = torch.ones(4, axes.row_block, axes.col_block, dtype=torch.bool)
+    keep = torch.ones(4, axes.row_block, axes.col_block, dtype=torch.bool, device="cpu")
     keep[2:, axes.row_len % axes.row_block or axes.row_block :] = False
     keep[1::2, :, axes.col_len % axes.col_block or axes.col_block :] = False
     return pack(keep).numpy()

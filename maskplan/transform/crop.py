@@ -1,7 +1,7 @@
 """Part of a plan: a range of queries and a range of keys."""
 
-from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry
+from maskplan.errors import PlanError, PlanTypeError, sentence
+from maskplan.geometry import MAX_SEQLEN, Geometry, integer
 from maskplan.plan import Plan
 from maskplan.transform.provenance import derived
 from maskplan.transform.retile import retile
@@ -10,7 +10,20 @@ from maskplan.transform.retile import retile
 def _range(bounds: tuple[int, int] | None, name: str, length: int) -> tuple[int, int]:
     if bounds is None:
         return 0, length
-    start, stop = bounds
+    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
+        raise PlanTypeError(
+            sentence(
+                what="range is not a pair",
+                where=f"crop({name}=...)",
+                got=repr(bounds),
+                wanted="(start, stop), in tokens",
+                remedy=f"pass {name}=(0, {length}), or None, for all of them",
+            )
+        )
+    start, stop = (
+        integer(bound, f"crop({name}=...)[{at}]", low=-MAX_SEQLEN)
+        for at, bound in enumerate(bounds)
+    )
     if not 0 <= start <= stop <= length:
         raise PlanError(
             sentence(
@@ -30,6 +43,7 @@ def crop(plan: Plan, *, q: tuple[int, int] | None = None, k: tuple[int, int] | N
     Its dense mask is that slice of the plan's. Bounds need not lie on blocks; None is everything.
 
     Raises:
+        PlanTypeError: if a range is not a pair of integers.
         PlanError: if a range does not lie in the plan.
     """
     (q0, q1), (k0, k1) = _range(q, "q", plan.seqlen_q), _range(k, "k", plan.seqlen_k)

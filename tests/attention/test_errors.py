@@ -93,8 +93,8 @@ def test_a_wrong_rank(name):
     shape = list(getattr(call, name)[0].shape)
 
     assert refusal(mp.PlanTypeError, replace(call, **{name: getattr(call, name)[0]})) == (
-        f"argument is not a float tensor of rank 4 in {name}: got float32 {shape}, wanted a float "
-        "tensor [b, s, h, d]; add the missing axes, or convert it."
+        f"argument is not a dense float tensor of rank 4 in {name}: got float32 {shape}, wanted "
+        "a dense float tensor [b, s, h, d]; add the missing axes, or convert it."
     )
 
 
@@ -241,3 +241,28 @@ def test_layouts_agree():
     heads_first = [x.transpose(1, 2).contiguous() for x in (call.q, call.k, call.v)]
     assert attention(*heads_first, call.plan, layout="bhsd").is_contiguous()
     assert attention(call.q, call.k, call.v, call.plan).is_contiguous()
+
+
+@pytest.mark.parametrize("scale", ["a", torch.tensor(0.5, requires_grad=True)])
+def test_a_scale_that_is_no_plain_number(scale):
+    message = refusal(mp.PlanTypeError, made(), scale=scale)
+
+    assert message.startswith("scale is not a plain number in scale: got ")
+    assert message.endswith("pass a float; multiply q by a scale that is learned.")
+
+
+@pytest.mark.parametrize("scale", [1e300, -1e300, float("nan")])
+def test_a_scale_beyond_the_dtype_warns_of_nothing_and_is_not_hidden(scale):
+    call = made()
+
+    out = attention(call.q, call.k, call.v, call.plan, scale=scale)
+
+    assert out.isnan().any()
+
+
+def test_a_sparse_tensor():
+    call = made()
+
+    assert "wanted a dense float tensor [b, s, h, d]" in refusal(
+        mp.PlanTypeError, replace(call, q=call.q.detach().to_sparse())
+    )

@@ -318,3 +318,45 @@ def test_unsorted_mask_lists_keep_each_block_with_its_tile():
     expected = torch.zeros(1, 1, 8, 12, dtype=torch.bool)
     expected[..., :4, [1, 2, 8]] = True
     assert_plan(made[0], expected)
+
+
+def test_row_pointers_whose_differences_overflow_are_refused():
+    indptr = [0, 2**63 - 1, -(2**63), -1, 2]
+
+    with pytest.raises(
+        mp.PlanError, match=r"indptr\[2\]: got -9223372036854775808, wanted at least"
+    ):
+        mp.from_bsr(indptr, [0, 1], 16, 16, block_size=(4, 8))
+
+
+def mask_lists(tiles) -> mp.Plan:
+    """8 x 6 tokens in blocks of 4 x 4, of which the ragged one of row 0 has tile 0."""
+    return mp.from_block_lists(
+        torch.tensor([0, 0]),
+        torch.zeros(2, 1, dtype=torch.int32),
+        8,
+        6,
+        block_size=(4, 4),
+        mask_cnt=torch.tensor([1, 0]),
+        mask_idx=torch.tensor([[1], [0]]),
+        tile_id=torch.tensor([[0], [0]]),
+        tiles=tiles,
+    )
+
+
+def test_bits_out_of_range_do_not_make_a_block_full():
+    # As many bits as the block has pairs, every one of them past the end of the sequence.
+    past_the_end = torch.full((1, 4, 1), 0b1100, dtype=torch.int32)
+
+    with pytest.raises(mp.PlanError, match=r"tile bits out of range .* wanted none past 4 x 2"):
+        mask_lists(past_the_end)
+
+
+@pytest.mark.parametrize(
+    "tiles",
+    [[1], torch.zeros(1, 4, 1), torch.zeros(1, 5, 1, dtype=torch.int32)],
+    ids=["list", "float", "height"],
+)
+def test_tiles_of_another_type_or_shape_are_named(tiles):
+    with pytest.raises(mp.PlanTypeError, match="in tiles: got"):
+        mask_lists(tiles)

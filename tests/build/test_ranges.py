@@ -302,3 +302,37 @@ def test_bad_input_is_named(name):
     with pytest.raises(error) as caught:
         call()
     assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_cumulative_lengths_whose_differences_overflow_are_refused():
+    with pytest.raises(mp.PlanError, match=r"cu_seqlens_q\[2\]: got -9223372036854775808"):
+        mp.from_cu_seqlens([0, 2**63 - 1, -(2**63), -1, 16])
+
+
+def test_document_lengths_whose_sum_overflows_are_refused():
+    with pytest.raises(mp.PlanError, match=f"seqlen_q: got {2**64}"):
+        mp.documents([2**62] * 4)
+
+
+@pytest.mark.parametrize("number", [np.int32(2), np.int64(2), torch.tensor(2)])
+def test_numbers_of_numpy_and_torch_are_numbers(number):
+    window = mp.sliding_window(8, 8, left=number, right=0)
+
+    assert window == mp.sliding_window(8, 8, left=2, right=0)
+    assert window.provenance == mp.sliding_window(8, 8, left=2, right=0).provenance
+    assert window.crop(q=(number, 8)) == window.crop(q=(2, 8))
+    assert mp.documents([number, 3], causal=np.bool_(True)) == mp.documents([2, 3], causal=True)
+
+
+def test_one_kind_may_be_a_number_of_numpy():
+    kinds = [
+        mp.from_ranges([[0, 4]], [[0, 4]], kind, 4, 4, block_size=(2, 2))
+        for kind in (1, np.int64(1))
+    ]
+    assert kinds[0] == kinds[1]
+
+
+@pytest.mark.parametrize("lengths", [[[1], [2, 3]], torch.tensor([1.0, 2.0], requires_grad=True)])
+def test_lengths_that_are_no_list_of_integers_are_named(lengths):
+    with pytest.raises(mp.PlanTypeError, match=r"in lengths: got .* wanted integers of shape"):
+        mp.documents(lengths)

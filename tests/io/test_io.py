@@ -363,3 +363,24 @@ def test_saving_through_a_link_keeps_the_link(tmp_path, saved):
 def test_a_file_that_is_not_there_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "none")
+
+
+def test_a_block_size_alone_allocates_nothing(tmp_path):
+    # Tiles of 2**57 bytes each, none of them there; the list of tile numbers asks for none either.
+    side = 2**30
+    geometry = mp.Geometry(seqlen_q=8, seqlen_k=8, block_size=(side, side))
+    one = torch.zeros(1, dtype=torch.int32)
+    plan = mp.Plan(
+        geometry=geometry,
+        pattern_id=one.view(1, 1),
+        row_ptr=torch.tensor([0, 1]),
+        col=one,
+        tile_id=one - 1,
+        tiles=torch.empty(0, side, side // 32, dtype=torch.int32),
+    )
+    path = tmp_path / "plan.safetensors"
+
+    plan.save(path)
+
+    assert load(path) == plan
+    assert load(path).tile_id is None

@@ -102,3 +102,21 @@ def test_directions_that_do_not_exist_say_why():
         mp.target("sm100", head_dim=192, head_dim_v=128).check((128, 128), "loop_k")
     with pytest.raises(mp.PlanError, match="'sideways'"):
         mp.target("cpu").check((1, 1), "sideways")
+
+
+def test_what_is_no_target_is_named():
+    plan = mp.causal(8, 8, block_size=(4, 4))
+    for act in (
+        lambda: plan.lower(5),
+        lambda: plan.block_sparse_tensors("sm100"),
+        lambda: plan.transpose().block_sparse_tensors("sm100"),
+    ):
+        with pytest.raises(mp.PlanTypeError, match="wanted a Target; make one with maskplan"):
+            act()
+
+
+def test_one_direction_may_be_a_string():
+    lowered = mp.causal(8, 8, block_size=(4, 4)).lower("cpu", backward="loop_k")
+
+    assert lowered.loop_k is not None
+    assert lowered.loop_q is None

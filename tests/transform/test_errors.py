@@ -111,3 +111,9 @@ def test_a_grid_stays_only_with_its_token_order():
     book = mp.PlanBook.from_plans({(0, 0, 0): tiles, (0, 0, 1): raster})
     layer = book.plan(0, 0).provenance
     assert (layer.grid, layer.token_order) == (None, None)
+
+
+@pytest.mark.parametrize("bounds", [5, (1, 2, 3), (0, 3.0), "12"])
+def test_a_range_that_is_no_pair_of_integers_is_named(bounds):
+    with pytest.raises(mp.PlanTypeError, match=r"crop\(q=\.\.\.\)"):
+        lower_triangle(8).crop(q=bounds)
