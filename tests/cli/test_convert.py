@@ -251,3 +251,19 @@ def test_force_replaces(capsys):
     succeed(capsys, "convert", "a.plan", "b.plan", "--force")
 
     assert mp.load("b.plan") == mp.load("a.plan")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "b.npy --to token-mask",
+        "b.npy --to topk",
+        "b.npy --to flashmla",
+        "b.npz --to scipy-csr",
+        "b.npz --to nsa --select-block 1",
+    ],
+)
+def test_what_would_not_fit_is_not_begun(capsys, line):
+    mp.causal(200_000, 200_000, block_size=(4096, 4096)).save("a.plan")
+
+    assert "too large for this format" in refuse(capsys, "convert", "a.plan", *line.split())

@@ -9,6 +9,7 @@ from torch import Tensor
 from maskplan.build import from_topk
 from maskplan.cli.arrays import read_array, read_arrays, write_array, write_arrays
 from maskplan.cli.formats.answers import Answers, need
+from maskplan.cli.formats.masks import bounded
 from maskplan.errors import PlanError, sentence
 from maskplan.interop import block_sparse_attention, fa4, fla_nsa, flashmla, q2k
 from maskplan.interop.whole_blocks import whole_blocks
@@ -25,6 +26,7 @@ def read_topk(path: Path, answers: Answers) -> Plan:
 
 def write_topk(plan: Plan, path: Path, _: Answers) -> None:
     """Keys of each query."""
+    _bounded_tokens(plan, path)
     indices, _lengths = flashmla.to_indices(plan)
     write_array(path, indices.transpose(0, 1)[None].contiguous())
 
@@ -45,6 +47,7 @@ def read_flashmla(path: Path, answers: Answers) -> Plan:
 
 def write_flashmla(plan: Plan, path: Path, _: Answers) -> None:
     """FlashMLA's indices; in an .npz with topk_length."""
+    _bounded_tokens(plan, path)
     indices, lengths = flashmla.to_indices(plan)
     if path.suffix == ".npz":
         write_arrays(path, {"indices": indices, "topk_length": lengths})
@@ -95,6 +98,8 @@ def read_nsa(path: Path, answers: Answers) -> Plan:
 
 def write_nsa(plan: Plan, path: Path, answers: Answers) -> None:
     """Selected block_indices of fla; in an .npz with block_counts."""
+    width = _longest(plan) // max(need(answers.select_block), 1) + 2
+    bounded(8 * plan.batch * plan.heads * plan.seqlen_q * width, path)
     indices, counts = fla_nsa.to_block_indices(plan, select_block=need(answers.select_block))
     if path.suffix == ".npz":
         write_arrays(path, {"block_indices": indices, "block_counts": counts})
@@ -111,6 +116,7 @@ def read_bsa_rows(path: Path, answers: Answers) -> Plan:
 
 def write_bsa_rows(plan: Plan, path: Path, answers: Answers) -> None:
     """MIT Block-Sparse-Attention's descending lists."""
+    bounded(4 * plan.batch * plan.heads * -(-plan.seqlen_q // 128) * -(-plan.seqlen_k // 128), path)
     lists = block_sparse_attention.to_row_lists(plan, superset=bool(answers.superset))
     write_array(path, lists)
 
@@ -139,3 +145,14 @@ def write_fa4(plan: Plan, path: Path, answers: Answers) -> None:
     whole = whole_blocks(plan, size, "flash-attn-4 lists", superset=bool(answers.superset))
     fields: dict[str, Any] = fa4.to_fa4(whole)
     write_arrays(path, {name: fields[name].to(torch.int32) for name in _FA4})
+
+
+def _longest(plan: Plan) -> int:
+    """Most keys that a query may see, by the blocks of its row."""
+    return int(plan.row_ptr.diff().max()) * plan.block_size[1] if len(plan.row_ptr) > 1 else 0
+
+
+def _bounded_tokens(plan: Plan, path: Path) -> None:
+    """Refuse lists of keys that are too large: padded to the longest, and each pair while made."""
+    padded = 4 * plan.batch * plan.heads * plan.seqlen_q * _longest(plan)
+    bounded(max(padded, 16 * plan.stats().pairs), path)

@@ -13,7 +13,7 @@ from maskplan.interop import block_sparse_attention, sparge
 from maskplan.interop.whole_blocks import block_mask_of, whole_blocks
 from maskplan.plan import Plan
 
-MAX_DENSE = 2**31  # bytes of a dense mask, one a pair
+MAX_BYTES = 2**31  # of an array that is made
 
 
 def read_block_mask(path: Path, answers: Answers) -> Plan:
@@ -101,18 +101,18 @@ def write_bsa(plan: Plan, path: Path, answers: Answers) -> None:
 
 
 def bounded(size: int, path: Path) -> None:
-    """Refuse an array that is dense and too large to make.
+    """Refuse an array that is too large to make.
 
     Raises:
-        PlanError: if it takes more than `MAX_DENSE` bytes.
+        PlanError: if it takes more than `MAX_BYTES` bytes.
     """
-    if size > MAX_DENSE:
+    if size > MAX_BYTES:
         raise PlanError(
             sentence(
-                what="format is dense, and this plan too large for it",
+                what="plan is too large for this format",
                 where=str(path),
                 got=f"{size} bytes",
-                wanted=f"at most {MAX_DENSE}",
-                remedy="name a format of lists, or crop the plan",
+                wanted=f"at most {MAX_BYTES}",
+                remedy="name a format of blocks, or cut the plan into parts",
             )
         )
