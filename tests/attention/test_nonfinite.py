@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import maskplan as mp
 from tests.attention.problems import WAYS, Problem, assert_close, problem
 
 BLOCKS = [(32, 32), (1, 64), (16, 1), (64, 160), (2, 5)]
@@ -63,3 +64,21 @@ def test_a_row_of_minus_infinity_is_like_an_empty_one():
         found = made.run(*way)
         assert (found["out"] == 0).all()
         assert (found["lse"] == -torch.inf).all()
+
+
+@pytest.mark.parametrize("backward", ["loop_q", "loop_k"])
+@pytest.mark.parametrize("block_size", [(16, 32), (4, 4)])
+def test_queries_whose_every_score_is_minus_infinity_give_values_no_gradient(backward, block_size):
+    # Whole blocks: no bit is there to clear the weights of such a row.
+    q = torch.ones(1, 32, 1, 8, requires_grad=True)
+    k = torch.full((1, 32, 1, 8), -torch.inf)
+    v = torch.randn(1, 32, 1, 8, generator=torch.Generator().manual_seed(3)).requires_grad_()
+
+    out, lse = mp.attention(
+        q, k, v, mp.full(32, 32, block_size=block_size), backward=backward, return_lse=True
+    )
+    out.sum().backward()
+
+    assert (out == 0).all()
+    assert (lse == -torch.inf).all()
+    assert (v.grad == 0).all()
