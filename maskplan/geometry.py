@@ -13,6 +13,8 @@ from maskplan.errors import PlanError, PlanTypeError, sentence
 # Block indices are 32-bit in every kernel that walks them, and a token index must fit as well.
 MAX_SEQLEN = 2**31 - 1
 WORD_BITS = 32
+# A block's bits are made at once: 64 MiB of them, far beyond any kernel's tile.
+MAX_BLOCK_PAIRS = 2**29
 
 
 def integer(value: SupportsIndex, name: str, *, low: int = 0, high: int = MAX_SEQLEN) -> int:
@@ -51,7 +53,7 @@ def block_pair(block_size: tuple[int, int], name: str = "block_size") -> tuple[i
 
     Raises:
         PlanTypeError: if it is not a pair of integers.
-        PlanError: if one of them is below 1.
+        PlanError: if one of them is below 1, or a block holds more than 2**29 pairs.
     """
     pair = tuple(block_size) if isinstance(block_size, (tuple, list)) else (block_size,)
     if len(pair) != 2:
@@ -64,7 +66,18 @@ def block_pair(block_size: tuple[int, int], name: str = "block_size") -> tuple[i
                 remedy=f"pass {name}=(128, 128), say",
             )
         )
-    return integer(pair[0], f"{name}[0]", low=1), integer(pair[1], f"{name}[1]", low=1)
+    block_q, block_k = (integer(side, f"{name}[{i}]", low=1) for i, side in enumerate(pair))
+    if block_q * block_k > MAX_BLOCK_PAIRS:
+        raise PlanError(
+            sentence(
+                what="block too large",
+                where=name,
+                got=f"{block_q} x {block_k} tokens, {block_q * block_k} pairs",
+                wanted=f"at most {MAX_BLOCK_PAIRS} pairs a block",
+                remedy="use smaller blocks: plans are exact in any size",
+            )
+        )
+    return block_q, block_k
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ def run_ranges(work: Callable[[int, int], None], total: int, *, smallest: int = 
     """Call `work(start, stop)` over [0, total), one range a thread, and wait for all.
 
     `smallest` is the least size worth a thread of its own. `work` must release the GIL to gain
-    anything. The pool lives for the call only: one that outlived it would hang a forked child.
+    anything. The pool lives for the call only, since threads do not survive a fork (nor do torch's
+    own: a forked child must not use them).
 
     Raises:
         Exception: the first that a call of `work` raised.

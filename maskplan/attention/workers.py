@@ -31,8 +31,8 @@ def run_pieces(work: Callable[[int, int], None], bounds: list[int], total_work: 
     """Call `work(start, stop)` for each pair of neighbours in `bounds`, and wait for all.
 
     Threads take the next piece as they finish one. `work` must give the same result whichever
-    thread runs it and in whichever order. The pool lives for the call only: one that outlived it
-    would hang a forked child.
+    thread runs it and in whichever order. The pool lives for the call only, since
+    threads do not survive a fork.
 
     Raises:
         Exception: the first that a call of `work` raised.

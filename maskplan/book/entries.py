@@ -134,7 +134,7 @@ def choices_of(
     choices: list[Plan] = []
     by_object: dict[int, int] = {}
     by_digest: dict[str, int] = {}
-    index = torch.full(sizes, -1, dtype=torch.int64)
+    index = torch.full(sizes, -1, dtype=torch.int64, device="cpu")
     flat = index.view(-1).numpy()
     for key, plan in plans.items():
         for part, numbers, name in zip(key, ranges, names, strict=True):
@@ -152,7 +152,7 @@ def choices_of(
         flat[place] = by_object[id(plan)]
     missing = (flat < 0).nonzero()[0]
     if len(missing) and default is None:
-        first = torch.unravel_index(torch.tensor(int(missing[0])), sizes)
+        first = torch.unravel_index(torch.tensor(int(missing[0]), device="cpu"), sizes)
         key = tuple(numbers[int(at)] for numbers, at in zip(ranges, first, strict=True))
         raise PlanError(
             sentence(

@@ -185,7 +185,7 @@ class PlanBook(Mapping[Key, Plan]):
     def pattern(self, number: int) -> Plan:
         """Distinct pattern `number` as a plan of one head, with its provenance."""
         number = integer(number, "number", high=self.num_patterns - 1)
-        plan = gathered(self.plans, torch.tensor([[number]], dtype=torch.int32))
+        plan = gathered(self.plans, torch.tensor([[number]], dtype=torch.int32, device="cpu"))
         return replace(plan, provenance=self.pattern_provenance[number])
 
     def plan(self, step: int, layer: int) -> Plan:

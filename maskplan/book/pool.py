@@ -14,7 +14,13 @@ from maskplan.plan import Plan
 def pooled(choices: Sequence[Plan]) -> tuple[Plan, list[Tensor]]:
     """(all patterns of all choices in one plan, for each choice its heads' patterns there)."""
     geometry = check_plan(choices[0], "choices[0]").geometry
-    row_ptr, cols, contents, tiles, ids = [torch.zeros(1, dtype=torch.int64)], [], [], [], []
+    row_ptr, cols, contents, tiles, ids = (
+        [torch.zeros(1, dtype=torch.int64, device="cpu")],
+        [],
+        [],
+        [],
+        [],
+    )
     blocks = patterns = tile_count = 0
     for number, plan in enumerate(choices):
         if check_plan(plan, f"choices[{number}]").geometry != geometry:
@@ -38,7 +44,7 @@ def pooled(choices: Sequence[Plan]) -> tuple[Plan, list[Tensor]]:
         tile_count += plan.num_tiles
     pool = Plan(
         geometry=geometry,
-        pattern_id=torch.zeros((1, 1), dtype=torch.int32),
+        pattern_id=torch.zeros((1, 1), dtype=torch.int32, device="cpu"),
         row_ptr=torch.cat(row_ptr),
         col=torch.cat(cols),
         tile_id=torch.cat(contents),
@@ -51,7 +57,7 @@ def gathered(plans: Plan, ids: Tensor) -> Plan:
     """The canonical plan of `ids` int32 [1, heads], without the patterns that these do not use."""
     rows = plans.axes.rows
     used, place = torch.unique(ids, return_inverse=True)
-    row_ptr, parts = [torch.zeros(1, dtype=torch.int64)], []
+    row_ptr, parts = [torch.zeros(1, dtype=torch.int64, device="cpu")], []
     total = 0
     for number in used.tolist() if rows else []:
         bounds = plans.row_ptr[number * rows : (number + 1) * rows + 1]

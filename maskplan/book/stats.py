@@ -104,7 +104,11 @@ def book_stats(book: PlanBook, *, head_dim: int = 128) -> BookStats:
     pairs = by_pattern(plans, kept_by_block(plans))
     uses = torch.bincount(plans.pattern_id[0], minlength=plans.num_patterns)
     each = plans.seqlen_q * plans.seqlen_k
-    density = pairs.double() / each if each else torch.zeros(len(pairs), dtype=torch.float64)
+    density = (
+        pairs.double() / each
+        if each
+        else torch.zeros(len(pairs), dtype=torch.float64, device="cpu")
+    )
     # Python integers: pairs of one pattern fit 64 bits, those of a whole run may not.
     total = sum(n * count for n, count in zip(pairs.tolist(), uses.tolist(), strict=True))
     return BookStats(

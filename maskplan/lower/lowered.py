@@ -101,15 +101,26 @@ def lower(
         )
     for direction in backward:
         target.rule(direction)
+    if target.arch != "cpu":
+        plan = plan.canonical()  # so that every reblocked form numbers its patterns alike
     tiled, pair = _tiled(plan, target)
+    streamed = _fitted(plan, target, "loop_q") if target.arch == "sm90" else tiled
     return LoweredPlan(
         target=target,
         geometry=plan.geometry,
         pattern_id=tiled.pattern_id,
         forward=forward_walk(tiled, parts=pair),
-        loop_q=loop_q_walk(tiled, parts=subtile, spt=spt) if "loop_q" in backward else None,
+        loop_q=loop_q_walk(streamed, parts=subtile, spt=spt) if "loop_q" in backward else None,
         loop_k=forward_walk(tiled) if "loop_k" in backward else None,
     )
+
+
+def _fitted(plan: Plan, target: Target, direction: str) -> Plan:
+    """The plan in legal blocks of a direction: as it is where it fits."""
+    fits = target.rule(direction).allows(
+        plan.block_size[0] * target.rows_per_token, plan.block_size[1]
+    )
+    return plan if fits else plan.reblock(target.fit(plan.block_size, direction))
 
 
 def _tiled(plan: Plan, target: Target) -> tuple[Plan, int]:
@@ -117,10 +128,7 @@ def _tiled(plan: Plan, target: Target) -> tuple[Plan, int]:
     if target.arch == "cpu":
         return plan, 1
     if target.arch != "sm100":
-        rule = target.rule("forward")
-        size = target.fit(plan.block_size, "forward")
-        fits = rule.allows(plan.block_size[0] * target.rows_per_token, plan.block_size[1])
-        return (plan if fits else plan.reblock(size)), 1
+        return _fitted(plan, target, "forward"), 1
     per_token = target.rows_per_token
     pair = 2 if target.head_dim <= 192 and plan.seqlen_q * per_token > TILE_ROWS else 1
     tokens = TILE_ROWS // per_token

@@ -176,7 +176,7 @@ def check_target(target: object, where: str) -> None:
 
 
 def _sm90(head_dim: int, head_dim_v: int) -> tuple[dict[str, TileRule], dict[str, str]]:
-    tile_n = 128 if head_dim <= 128 or head_dim_v <= 128 else 112 if head_dim <= 192 else 80
+    tile_n = 80 if head_dim > 192 else 112 if min(head_dim, head_dim_v) > 128 else 128
     bwd_q = 128 if head_dim <= 64 else 64
     bwd_k = 128 if head_dim <= 128 else 96 if head_dim <= 192 else 64
     rules = {

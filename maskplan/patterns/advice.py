@@ -179,11 +179,13 @@ def _cost(
         plan = plan if block_size == plan.block_size else plan.reblock(block_size)
     bq, bk = plan.block_size
     heads = torch.bincount(plan.pattern_id.flatten().long(), minlength=plan.num_patterns)
-    at = torch.arange(0, len(plan.row_ptr), max(plan.geometry.num_q_blocks, 1))
+    at = torch.arange(0, len(plan.row_ptr), max(plan.geometry.num_q_blocks, 1), device="cpu")
     blocks = int((plan.row_ptr[at].diff() * heads).sum())
     partial = 0
     if plan.tile_id is not None:
-        masked = torch.cat([torch.zeros(1, dtype=torch.int64), (plan.tile_id >= 0).cumsum(0)])
+        masked = torch.cat(
+            [torch.zeros(1, dtype=torch.int64, device="cpu"), (plan.tile_id >= 0).cumsum(0)]
+        )
         partial = int((masked[plan.row_ptr[at]].diff() * heads).sum())
     cost = SizeCost(
         grid=grid,

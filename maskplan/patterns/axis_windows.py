@@ -67,7 +67,9 @@ def plan_of_windows(
 
     run_ranges(work, geometry.num_q_blocks, smallest=ROWS_A_THREAD)
     ordered = [parts[start] for start in sorted(parts)]
-    return stacked(ordered, geometry, provenance, torch.zeros((1, 1), dtype=torch.int32))
+    return stacked(
+        ordered, geometry, provenance, torch.zeros((1, 1), dtype=torch.int32, device="cpu")
+    )
 
 
 def _runs(sequence: Sequence, *, text: bool) -> IntArray:

@@ -132,4 +132,4 @@ def _without_empty(groups: Groups) -> Groups:
 
 def own_patterns(batch: int, heads: int) -> Tensor:
     """pattern_id int32 [batch, heads] of one pattern each."""
-    return torch.arange(batch * heads, dtype=torch.int32).view(batch, heads)
+    return torch.arange(batch * heads, dtype=torch.int32, device="cpu").view(batch, heads)

@@ -77,7 +77,7 @@ class LabelOrder:
     def counts(self) -> Tensor:
         """Tokens of each cluster, int64 [batch, heads, clusters]."""
         ones = torch.ones_like(self.labels, dtype=torch.int64)
-        empty = torch.zeros(self.batch, self.heads, self.clusters, dtype=torch.int64)
+        empty = torch.zeros(self.batch, self.heads, self.clusters, dtype=torch.int64, device="cpu")
         return empty.scatter_add_(2, self.labels.long(), ones)
 
     @cached_property
@@ -103,18 +103,20 @@ class LabelOrder:
         by_label = torch.argsort(self.labels, dim=2, stable=True)
         ordered = self.labels.long().gather(2, by_label)
         before = self.counts.cumsum(2) - self.counts
-        place = torch.arange(self.labels.shape[2]) - before.gather(2, ordered)
+        place = torch.arange(self.labels.shape[2], device="cpu") - before.gather(2, ordered)
         slots = torch.empty_like(by_label).scatter_(
             2, by_label, self.starts.gather(2, ordered) + place
         )
-        text = (self.text_start + torch.arange(self.text)).expand(self.batch, self.heads, -1)
+        text = (self.text_start + torch.arange(self.text, device="cpu")).expand(
+            self.batch, self.heads, -1
+        )
         return torch.cat([text, slots] if self.text_first else [slots, text], dim=2)
 
     @cached_property
     def slots(self) -> Tensor:
         """Token in each slot, or -1: int64 [batch, heads, seqlen]."""
-        slots = torch.full((self.batch, self.heads, self.seqlen), PAD)
-        tokens = torch.arange(self.tokens).expand_as(self.inverse)
+        slots = torch.full((self.batch, self.heads, self.seqlen), PAD, device="cpu")
+        tokens = torch.arange(self.tokens, device="cpu").expand_as(self.inverse)
         return slots.scatter_(2, self.inverse, tokens)
 
     def apply(self, x: Tensor, *, layout: str = "bshd") -> Tensor:

@@ -53,7 +53,7 @@ def radial_shrunk(
     provenance = whole.provenance(
         "radial_shrunk", decay=decay, block=block, split=split, adjacent=adjacent, sink=sink
     )
-    one = torch.zeros((1, 1), dtype=torch.int32)
+    one = torch.zeros((1, 1), dtype=torch.int32, device="cpu")
     plan = assemble(whole.geometry((block, block)), one, row_ptr, col, None, None, provenance)
     if queries == "all":
         return plan

@@ -92,7 +92,7 @@ class TokenOrder:
     def tile_counts(self) -> Tensor:
         """Tokens of each tile, int64 [tiles], tiles in raster order."""
         sides = [
-            torch.tensor([min(c, n - at) for at in range(0, n, c)])
+            torch.tensor([min(c, n - at) for at in range(0, n, c)], device="cpu")
             for n, c in zip(self.grid.shape, self.tile, strict=True)
         ]
         t, h, w = sides
@@ -103,7 +103,7 @@ class TokenOrder:
         """First slot of each tile, and one past the video's last slot: int64 [tiles + 1]."""
         slots = -(-self.tile_counts // self.multiple) * self.multiple
         start = self.grid.text if self.grid.text_first else 0
-        return torch.cat([torch.zeros(1, dtype=torch.int64), slots.cumsum(0)]) + start
+        return torch.cat([torch.zeros(1, dtype=torch.int64, device="cpu"), slots.cumsum(0)]) + start
 
     @property
     def seqlen(self) -> int:
@@ -129,20 +129,24 @@ class TokenOrder:
     @cached_property
     def slots(self) -> Tensor:
         """Raster number of the token in each slot, or -1: int64 [seqlen]."""
-        slots = torch.full((self.seqlen,), PAD)
-        slots[self.inverse] = torch.arange(self.grid.seqlen)
+        slots = torch.full((self.seqlen,), PAD, device="cpu")
+        slots[self.inverse] = torch.arange(self.grid.seqlen, device="cpu")
         return slots
 
     @cached_property
     def inverse(self) -> Tensor:
         """Slot of each token, tokens in raster order: int64 [t * h * w + text]."""
         tokens = _tile_tokens(self.grid.shape, self.tile)
-        tile = torch.repeat_interleave(torch.arange(len(self.tile_counts)), self.tile_counts)
-        before = torch.cat([torch.zeros(1, dtype=torch.int64), self.tile_counts.cumsum(0)])
-        place = self.tile_starts[tile] + torch.arange(len(tokens)) - before[tile]
-        inverse = torch.empty(self.grid.seqlen, dtype=torch.int64)
+        tile = torch.repeat_interleave(
+            torch.arange(len(self.tile_counts), device="cpu"), self.tile_counts
+        )
+        before = torch.cat(
+            [torch.zeros(1, dtype=torch.int64, device="cpu"), self.tile_counts.cumsum(0)]
+        )
+        place = self.tile_starts[tile] + torch.arange(len(tokens), device="cpu") - before[tile]
+        inverse = torch.empty(self.grid.seqlen, dtype=torch.int64, device="cpu")
         inverse[self.grid.video_start + tokens] = place
-        text = torch.arange(self.grid.text)
+        text = torch.arange(self.grid.text, device="cpu")
         inverse[self.grid.text_start + text] = self.text_start + text
         return inverse
 
@@ -195,8 +199,8 @@ def _tile_tokens(shape: tuple[int, int, int], tile: tuple[int, int, int]) -> Ten
     tiles = [-(-n // c) for n, c in zip(shape, tile, strict=True)]
     whole = [n * c for n, c in zip(tiles, tile, strict=True)]
     t, h, w = shape
-    padded = torch.full(whole, PAD)
-    padded[:t, :h, :w] = torch.arange(t * h * w).view(shape)
+    padded = torch.full(whole, PAD, device="cpu")
+    padded[:t, :h, :w] = torch.arange(t * h * w, device="cpu").view(shape)
     split = padded.view(tiles[0], tile[0], tiles[1], tile[1], tiles[2], tile[2])
     flat = split.permute(0, 2, 4, 1, 3, 5).reshape(-1)
     return flat[flat != PAD]

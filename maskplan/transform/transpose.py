@@ -102,7 +102,10 @@ def transpose_back(plan: TransposedPlan) -> Plan:
 def _transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
     if plan.axes.cols == 0:  # lists with no rows hold one pattern, so there must be only one
         plan = canonical(plan)
-    row_ptr, col, source = transpose_lists(plan.row_ptr, plan.col, plan.axes.rows, plan.axes.cols)
+    size = (plan.axes.rows, plan.axes.cols)
+    row_ptr, col, source = transpose_lists(
+        plan.row_ptr, plan.col, *size, sources=plan.tile_id is not None
+    )
     axes = plan.axes.transposed
     tile_id, tiles = None, plan.tiles.new_empty(0, axes.row_block, axes.words)
     if plan.tile_id is not None:

@@ -7,6 +7,7 @@ import maskplan as mp
 
 SIZE = {"block_size": (16, 16)}
 INDICES = torch.randint(0, 80, (1, 1, 80, 4), generator=torch.Generator().manual_seed(4))
+GRID = mp.video.Grid(2, 5, 8, text=3)
 MASK = torch.ones(80, 80, dtype=torch.bool).tril(3)
 INPUTS = torch.randn(3, 1, 80, 2, 16, generator=torch.Generator().manual_seed(5))
 
@@ -41,6 +42,10 @@ def plans() -> list[mp.Plan]:
         plan.reblock((32, 8)).transpose().transpose(),
         plan.crop(q=(3, 50)),
         plan.shard("q", 0, 2),
+        mp.video.sliding_tile(GRID, tile=(1, 4, 4), window=(1, 1, 2), **SIZE),
+        mp.video.neighborhood(GRID, kernel=(1, 3, 3), tile=(1, 4, 4), **SIZE),
+        mp.video.radial(GRID, decay=0.5, least=4, split=4, **SIZE),
+        mp.PlanBook.from_plans({(0, 0, 0): window, (0, 0, 1): plan}).plan(0, 0),
     ]
 
 

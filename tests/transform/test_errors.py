@@ -26,6 +26,7 @@ def lower_triangle(n: int, block_size: tuple[int, int] = (4, 4), heads: int = 1)
         (lambda p: p.shard("q", 2, 2), ["index", "got 2", "<= 1"]),
         (lambda p: p.with_heads(4).shard("heads", 0, 3), ["4 heads in 3 shares"]),
         (lambda p: p.reblock((0, 4)), ["block_size[0]", "got 0"]),
+        (lambda p: p.reblock((2**15, 2**15)), ["block too large", "1073741824 pairs", "smaller"]),
     ],
 )
 def test_bad_values_are_named(act, parts):
