@@ -22,6 +22,7 @@ from maskplan.errors import PlanError, sentence
 from maskplan.geometry import integer
 from maskplan.interop.untrusted import MAX_BYTES, read_json, refuse, whole
 from maskplan.patterns import Grid, sliding_tile
+from maskplan.patterns.grid import triple
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 
@@ -96,8 +97,10 @@ def book_of_mask_strategy(
     Raises:
         PlanFileError: if a key is not "t_l_h" or lies outside, a window is not three integers or
             is larger than the canvas, or a key is missing and there is no `missing`.
+        PlanTypeError: if the canvas or the tile is not three integers.
         PlanError: if an argument is out of range.
     """
+    canvas, tile = triple(canvas, "canvas"), triple(tile, "tile")
     grid = Grid(*canvas, text=text)
     sizes = tuple(
         integer(size, name, low=1)

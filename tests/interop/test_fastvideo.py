@@ -141,6 +141,24 @@ def test_files_that_are_refused(tmp_path, content, parts):
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["canvas", "tile"])
+@pytest.mark.parametrize(
+    ("value", "kind", "parts"),
+    [
+        ((0, 2, 2), mp.PlanError, ["[t]", "got 0"]),
+        ((2, -2, 2), mp.PlanError, ["[h]", "got -2"]),
+        ((2, 2), mp.PlanTypeError, ["size is not a triple", "got (2, 2)"]),
+        (2, mp.PlanTypeError, ["size is not a triple", "got 2"]),
+        ((2, 2, 2.0), mp.PlanTypeError, ["[w]", "got 2.0"]),
+    ],
+)
+def test_sizes_that_are_no_triple_are_refused(name, value, kind, parts):
+    with pytest.raises(kind) as caught:
+        fastvideo.book_of_mask_strategy({}, **(MODEL | {name: value}))
+
+    assert all(part in str(caught.value) for part in [name, *parts]), str(caught.value)
+
+
 def test_a_bomb_is_not_unpacked(tmp_path):
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b" " * 2**22))
