@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from maskplan.cli import make_neighborhood, make_scored, make_selected, make_video
+from maskplan.cli import make_attended, make_neighborhood, make_scored, make_selected, make_video
 from maskplan.cli.advise import advise
 from maskplan.cli.convert import convert, formats
 from maskplan.cli.demo import demo
@@ -18,7 +18,7 @@ from maskplan.cli.run_book import book
 from maskplan.cli.verify import verify
 
 # Modules that add their patterns to `make` when they are imported.
-PATTERNS = (make_video, make_neighborhood, make_scored, make_selected)
+PATTERNS = (make_video, make_neighborhood, make_scored, make_attended, make_selected)
 
 app = typer.Typer(
     name="maskplan",

@@ -33,7 +33,9 @@ def vsa(
     sparsity: Annotated[float | None, typer.Option(help="Share of tiles to leave out.")] = None,
     selected: Annotated[
         Path | None,
-        typer.Option(help="Or the choice: .npy of integers [batch, heads, tiles, topk], -1 none."),
+        typer.Option(
+            help="Or the choice: .npy of integers \\[batch, heads, tiles, topk], -1 none."
+        ),
     ] = None,
     q: QueryFile = None,
     k: KeyFile = None,
@@ -96,7 +98,7 @@ def draft(
     ] = None,
     kept: Annotated[
         Path | None,
-        typer.Option(help="Or the choice: .npy of bools [batch, heads, regions, regions]."),
+        typer.Option(help="Or the choice: .npy of bools \\[batch, heads, regions, regions]."),
     ] = None,
     q: QueryFile = None,
     k: KeyFile = None,
@@ -148,11 +150,11 @@ def draft(
 def svg2(
     out: Output,
     q_labels: Annotated[
-        Path, typer.Option(help="Cluster of each query: .npy of integers [batch, heads, tokens].")
+        Path, typer.Option(help="Cluster of each query: .npy of integers \\[batch, heads, tokens].")
     ],
     k_labels: Annotated[Path, typer.Option(help="Cluster of each key, likewise.")],
     kept: Annotated[
-        Path, typer.Option(help="Which cluster sees which: .npy of bools [batch, heads, Q, K].")
+        Path, typer.Option(help="Which cluster sees which: .npy of bools \\[batch, heads, Q, K].")
     ],
     multiple: Annotated[int, typer.Option(help="Fill clusters up to this many slots.")] = 1,
     text: Annotated[int, typer.Option(help="Text tokens, which have no labels.")] = 0,

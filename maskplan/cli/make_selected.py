@@ -17,7 +17,7 @@ ARRAYS = "From arrays"
 QueryLength = Annotated[int, typer.Option("--seqlen-q", help="Queries.", show_default=False)]
 KeyLength = Annotated[int, typer.Option("--seqlen-k", help="Keys.", show_default=False)]
 Scores = Annotated[
-    Path, typer.Argument(help="An .npy of floats [batch, heads, Q blocks, KV blocks].")
+    Path, typer.Argument(help="An .npy of floats \\[batch, heads, Q blocks, KV blocks].")
 ]
 Nan = Annotated[str, typer.Option(help="A NaN is an error, or to drop.")]
 Empty = Annotated[str, typer.Option(help="Rows without a block: error, or allow.")]
@@ -29,7 +29,7 @@ Empty = Annotated[str, typer.Option(help="Rows without a block: error, or allow.
 )
 def topk(
     array: Annotated[
-        Path, typer.Argument(help="An .npy of integers [batch, heads, SQ, topk], -1 padded.")
+        Path, typer.Argument(help="An .npy of integers \\[batch, heads, SQ, topk], -1 padded.")
     ],
     out: Output,
     seqlen_k: KeyLength,
@@ -165,7 +165,7 @@ def threshold(
 )
 def moba(
     array: Annotated[
-        Path, typer.Argument(help="An .npy of floats [batch, heads, S, chunks]: q by mean keys.")
+        Path, typer.Argument(help="An .npy of floats \\[batch, heads, S, chunks]: q by mean keys.")
     ],
     out: Output,
     k: Annotated[int, typer.Option("--k", help="Chunks of each query.", show_default=False)],
@@ -189,8 +189,10 @@ def moba(
     "--lines exact -o lines.plan",
 )
 def vertical_slash(
-    vertical: Annotated[Path, typer.Argument(help="Columns: .npy of integers [batch, heads, V].")],
-    slash: Annotated[Path, typer.Argument(help="Diagonals q - k: .npy [batch, heads, S].")],
+    vertical: Annotated[
+        Path, typer.Argument(help="Columns: .npy of integers \\[batch, heads, V].")
+    ],
+    slash: Annotated[Path, typer.Argument(help="Diagonals q - k: .npy \\[batch, heads, S].")],
     out: Output,
     seqlen: Annotated[int, typer.Option(help="Queries and keys.", show_default=False)],
     lines: Annotated[

@@ -15,15 +15,17 @@ from maskplan.geometry import integer
 
 QueryFile = Annotated[
     Path | None,
-    typer.Option("--q", help="Queries: .npy of floats [batch, SQ, heads, D].", show_default=False),
+    typer.Option(
+        "--q", help="Queries: .npy of floats \\[batch, SQ, heads, D].", show_default=False
+    ),
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--k", help="Keys: .npy of floats [batch, SK, heads, D].", show_default=False),
+    typer.Option("--k", help="Keys: .npy of floats \\[batch, SK, heads, D].", show_default=False),
 ]
 ValueFile = Annotated[
     Path | None,
-    typer.Option("--v", help="Values: .npy of floats [batch, SK, heads, D].", show_default=False),
+    typer.Option("--v", help="Values: .npy of floats \\[batch, SK, heads, D].", show_default=False),
 ]
 Synthetic = Annotated[
     str | None,

@@ -8,7 +8,8 @@ import typer
 from maskplan.book import PlanBook
 from maskplan.cli.formats import FORMATS, Answers, check
 from maskplan.cli.formats.strategies import book_of_logs, read_strategy
-from maskplan.cli.options import Block, Force, Head, HeadDim, Layer, Output, Step, pair, triple
+from maskplan.cli.listing import book_of_files
+from maskplan.cli.options import Force, Head, HeadDim, Layer, Output, Step, pair, triple
 from maskplan.cli.output import free, keep
 from maskplan.cli.plain import plain
 from maskplan.cli.progress import working
@@ -25,24 +26,31 @@ BookFile = Annotated[Path, typer.Argument(metavar="BOOK", help="A book.", show_d
 @book.command(
     name="make",
     epilog="Example: maskplan book make mask_strategy.json --canvas 30,48,80 --tile 6,8,8 "
-    "--steps 50 --layers 60 --heads 24 -o run.book",
+    "--steps 50 --layers 60 --heads 24 -o run.book\n\n"
+    "Example: maskplan book make --plans 0,0,0=sta.plan 0,0,1=radial.plan -o run.book",
 )
 def make_book(
     sources: Annotated[
         list[Path],
         typer.Argument(
             metavar="SOURCES",
-            help="A mask strategy, or with --search-logs logs of several prompts.",
+            help="A mask strategy; with --search-logs logs of several prompts; with --plans "
+            "step,layer,head=FILE for each plan, or listings of them.",
         ),
     ],
     out: Output,
+    plans: Annotated[
+        bool, typer.Option("--plans", help="Take plan files, each with its place in the run.")
+    ] = False,
     canvas: Annotated[
-        str, typer.Option(help="Latent frames, height, width in tokens.", show_default=False)
-    ],
-    tile: Annotated[str, typer.Option(help="Tokens of a tile on each axis.", show_default=False)],
-    steps: Annotated[int | None, typer.Option(help="Steps of a strategy.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Layers of a strategy.")] = None,
-    heads: Annotated[int | None, typer.Option(help="Heads of a strategy.")] = None,
+        str | None, typer.Option(help="Latent frames, height, width in tokens; not of --plans.")
+    ] = None,
+    tile: Annotated[
+        str | None, typer.Option(help="Tokens of a tile on each axis; not of --plans.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps of the model, from 0 on.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Layers of the model.")] = None,
+    heads: Annotated[int | None, typer.Option(help="Heads of the model.")] = None,
     missing: Annotated[
         str | None, typer.Option(help="Window of keys that a strategy leaves out: 3,3,3.")
     ] = None,
@@ -60,17 +68,26 @@ def make_book(
     ] = None,
     text: Annotated[int | None, typer.Option(help="Text tokens after the video.")] = None,
     pad: Annotated[bool | None, typer.Option("--pad", help="Pad edge tiles.")] = None,
-    block_size: Block = "128,128",
+    block_size: Annotated[
+        str | None, typer.Option(help="Tokens per block; 128,128 if not given, not of --plans.")
+    ] = None,
     force: Force = False,
 ) -> None:
-    """Make a book from a mask strategy of FastVideo, or from its search logs.
+    """Make a book from a mask strategy of FastVideo, from its search logs, or from plans.
 
-    The files say windows in tiles; the canvas, the tile and the size of the
-    model are not in them.
+    FastVideo's files say windows in tiles; the canvas, the tile and the size of
+    the model are not in them.
+
+    With --plans, step,layer,head=FILE is the plan of one head, and
+    step,layer=FILE that of a layer with all of its heads. A listing is a .json
+    object {"step,layer,head": "FILE"}, or a .tsv of a place, a tab and a FILE on
+    each line; its paths start from its own folder. Every place from the first
+    to the last step, layer and head (or from 0, of as many as --steps, --layers
+    and --heads say) has to be named, and named once.
     """
     answers = Answers(
-        canvas=triple(canvas, "--canvas"),
-        tile=triple(tile, "--tile"),
+        canvas=None if canvas is None else triple(canvas, "--canvas"),
+        tile=None if tile is None else triple(tile, "--tile"),
         steps=steps,
         layers=layers,
         heads=heads,
@@ -80,8 +97,17 @@ def make_book(
         loss=loss,
         text=text,
         pad=pad,
-        block_size=pair(block_size, "--block-size"),
+        block_size=None if block_size is None else pair(block_size, "--block-size"),
     )
+    if plans and search_logs:
+        got = "--plans and --search-logs"
+        _refuse("sources are said to be two things", "SOURCES", got, "one", "leave one out")
+    if plans:
+        check(answers, (), {"steps", "layers", "heads"}, "--plans")
+        free(out, force=force)
+        with working("reading plans"):
+            _save(book_of_files(sources, steps=steps, layers=layers, heads=heads), out)
+        return
     form = FORMATS["search-log" if search_logs else "mask-strategy"]
     check(answers, form.asks, {*form.asks, *form.takes}, form.name)
     if not search_logs and len(sources) != 1:
@@ -90,9 +116,7 @@ def make_book(
     free(out, force=force)
     with working(f"reading {sources[0].name}"):
         made = book_of_logs(sources, answers) if search_logs else read_strategy(sources[0], answers)
-        made.save(out)
-    size = out.stat().st_size
-    print(f"{out}: {made!r}, density {made.density:.4%}, {size:,} bytes, digest {made.digest}")
+        _save(made, out)
 
 
 @book.command(epilog="Example: maskplan book info run.book --step 20")
@@ -131,6 +155,12 @@ def extract(
     """Save the plan of one layer at one step, with all of its heads or one of them."""
     free(out, force=force)
     keep(entry(load_book(file), step, layer, head), out)
+
+
+def _save(made: PlanBook, out: Path) -> None:
+    made.save(out)
+    size = out.stat().st_size
+    print(f"{out}: {made!r}, density {made.density:.4%}, {size:,} bytes, digest {made.digest}")
 
 
 def _print_patterns(part: PlanBook, uses: list[int], pairs: list[int], limit: int) -> None:
