@@ -366,17 +366,16 @@ def test_a_file_that_is_not_there_is_an_os_error(tmp_path):
 
 
 def test_a_block_size_alone_allocates_nothing(tmp_path):
-    # Tiles of 2**57 bytes each, none of them there; the list of tile numbers asks for none either.
-    side = 2**30
-    geometry = mp.Geometry(seqlen_q=8, seqlen_k=8, block_size=(side, side))
+    # A tile of the largest block is 64 MiB, and none is there; tile numbers ask for none either.
+    height, width = 2**9, 2**20
     one = torch.zeros(1, dtype=torch.int32)
     plan = mp.Plan(
-        geometry=geometry,
+        geometry=mp.Geometry(seqlen_q=8, seqlen_k=8, block_size=(height, width)),
         pattern_id=one.view(1, 1),
         row_ptr=torch.tensor([0, 1]),
         col=one,
         tile_id=one - 1,
-        tiles=torch.empty(0, side, side // 32, dtype=torch.int32),
+        tiles=torch.empty(0, height, width // 32, dtype=torch.int32),
     )
     path = tmp_path / "plan.safetensors"
 
@@ -384,3 +383,10 @@ def test_a_block_size_alone_allocates_nothing(tmp_path):
 
     assert load(path) == plan
     assert load(path).tile_id is None
+
+
+def test_a_block_size_that_no_memory_holds_is_refused(tmp_path, saved):
+    path = rewritten(saved, tmp_path / "other", block_size=[2**30, 2**30])
+
+    with pytest.raises(mp.PlanFileError, match="block too large"):
+        load(path)

@@ -108,19 +108,21 @@ def test_listed_empty_blocks_are_visited_and_still_empty():
 
 
 def test_totals_beyond_64_bits_stay_exact():
-    length = 2**31 - 1
-    geometry = mp.Geometry(seqlen_q=length, seqlen_k=length, block_size=(length, length))
-    one = torch.zeros(1, dtype=torch.int32)
+    length, block = 2**31 - 1, (2**14, 2**15)
+    columns = -(-length // block[1])
     plan = mp.Plan(
-        geometry=geometry,
-        pattern_id=torch.zeros(1, 40, dtype=torch.int32),
-        row_ptr=torch.tensor([0, 1]),
-        col=one,
+        geometry=mp.Geometry(seqlen_q=block[0], seqlen_k=length, block_size=block),
+        pattern_id=torch.zeros(512, 1024, dtype=torch.int32),
+        row_ptr=torch.tensor([0, columns]),
+        col=torch.arange(columns, dtype=torch.int32),
         tile_id=None,
-        tiles=torch.empty(0, length, -(-length // 32), dtype=torch.int32),
+        tiles=torch.empty(0, block[0], block[1] // 32, dtype=torch.int32),
     )
+    pairs = 512 * 1024 * block[0] * length
 
-    assert stats(plan).pairs == 40 * length**2 == stats(plan).all_pairs
+    assert pairs > 2**63
+    assert stats(plan).pairs == pairs == stats(plan).all_pairs
+    assert mp.amplification(plan) == 1.0
 
 
 def test_the_printed_table_names_every_figure():
