@@ -6,7 +6,7 @@ and key lengths in tokens, (bq, bk) the block size in tokens, M = ceil(SQ / bq),
 
 import operator
 from dataclasses import dataclass
-from typing import SupportsIndex
+from typing import SupportsFloat, SupportsIndex
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
 
@@ -46,6 +46,27 @@ def integer(value: SupportsIndex, name: str, *, low: int = 0, high: int = MAX_SE
             )
         )
     return number
+
+
+def number(value: SupportsFloat, name: str) -> float:
+    """`value` as a float, which may be infinite or NaN: callers say which range they want.
+
+    Raises:
+        PlanTypeError: if it is not a number (a bool or text is not), or too large for a float.
+    """
+    try:
+        # float() would read text, and take a bool for 0 or 1.
+        return float(None if isinstance(value, (bool, str, bytes)) else value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise PlanTypeError(
+            sentence(
+                what="argument is not a number",
+                where=name,
+                got=f"{value!r:.80} of type {type(value).__name__}",
+                wanted="a float",
+                remedy="pass one number",
+            )
+        ) from error
 
 
 def block_pair(block_size: tuple[int, int], name: str = "block_size") -> tuple[int, int]:

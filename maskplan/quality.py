@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from maskplan.attention import attention
+from maskplan.attention.call import make_call
 from maskplan.build import full
+from maskplan.build.host import int_array
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import integer
 from maskplan.plan import Plan
@@ -74,7 +76,8 @@ def recall(
         PlanError: on a Q block that does not exist, and whatever `attention` refuses.
     """
     # One channel of zeros: only the LSE is wanted, and a narrow V makes it cheap.
-    value = torch.zeros_like(k[..., :1])
+    value = torch.zeros_like(k[..., :1]) if isinstance(k, Tensor) and k.ndim == 4 else k
+    _check(q, k, value, plan, scale, layout)
     kept = [
         _shares(sparse, dense)
         for _, sparse, _, dense in _runs(q, k, value, plan, scale, layout, q_blocks)
@@ -106,6 +109,7 @@ def quality(
     Raises:
         PlanError: on a Q block that does not exist, and whatever `attention` refuses.
     """
+    _check(q, k, v, plan, scale, layout)
     kept: list[Tensor] = []
     missed = torch.zeros(q.shape[0], q.shape[3 - _TOKENS.get(layout, 1)], dtype=torch.float64)
     total = torch.zeros_like(missed)
@@ -124,6 +128,11 @@ def _shares(sparse: Tensor, dense: Tensor) -> Tensor:
     """Kept mass of each query, float64 [B, HQ, queries], from two LSEs."""
     share = (sparse.double() - dense.double()).exp()
     return torch.where(dense == -torch.inf, torch.ones_like(share), share).cpu()
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, plan: Plan, scale: float | None, layout: str) -> None:
+    """Refuse what `attention` refuses: runs of Q blocks would pass q of another length."""
+    make_call(q, k, v, plan, scale=scale, layout=layout, backward="auto", deterministic=False)
 
 
 def _runs(
@@ -154,7 +163,8 @@ def _parts(plan: Plan, q_blocks: Sequence[int] | None) -> list[tuple[Plan, int, 
     if q_blocks is None:
         return [(plan, 0, plan.seqlen_q)]
     blocks = plan.geometry.num_q_blocks
-    if not q_blocks:
+    numbers = int_array(q_blocks, "q_blocks", (None,)).tolist()
+    if not numbers:
         raise PlanError(
             sentence(
                 what="no Q blocks to look at",
@@ -165,7 +175,7 @@ def _parts(plan: Plan, q_blocks: Sequence[int] | None) -> list[tuple[Plan, int, 
             )
         )
     parts = []
-    for block in q_blocks:
+    for block in numbers:
         start = integer(block, "q_blocks", high=blocks - 1) * plan.block_size[0]
         stop = min(start + plan.block_size[0], plan.seqlen_q)
         parts.append((plan.crop(q=(start, stop)), start, stop))

@@ -38,12 +38,13 @@ class SearchLog:
         """The log {loss name: {"[kt, kh, kw]": [steps][layers][heads] of numbers}}.
 
         Raises:
-            PlanFileError: if it has another form, losses name different windows, lists are ragged,
-                or a loss is not finite or negative.
+            PlanFileError: if it has another form, losses name different windows or differ in
+                shape, lists are ragged, or a loss is not finite or negative.
         """
         if not isinstance(value, Mapping) or not value:
             refuse("search log", "not a search log", f"{value!r:.40}", "an object of losses")
         windows: tuple[Triple, ...] | None = None
+        sizes: tuple[int, ...] | None = None
         losses = {}
         for name, by_window in value.items():
             if not isinstance(by_window, Mapping) or not by_window:
@@ -55,7 +56,14 @@ class SearchLog:
                 where = f"search log, {name!r:.40}"
                 refuse(where, "losses name different windows", own, f"{windows}, as the first")
             windows = own
-            losses[name] = torch.stack([_array(part, name, key) for key, part in by_window.items()])
+            arrays = {key: _array(part, name, key) for key, part in by_window.items()}
+            for key, array in arrays.items():
+                sizes = tuple(array.shape) if sizes is None else sizes
+                if tuple(array.shape) != sizes:
+                    where = f"search log, {name!r:.40}, {key}"
+                    got, wanted = list(array.shape), f"{list(sizes)}, as the first"
+                    refuse(where, "losses differ in steps, layers or heads", got, wanted)
+            losses[name] = torch.stack(list(arrays.values()))
         assert windows is not None
         return cls(windows=windows, losses=losses)
 

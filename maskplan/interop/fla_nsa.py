@@ -37,7 +37,8 @@ def from_block_indices(
 
     Raises:
         PlanTypeError: if a tensor has another dtype or rank.
-        PlanError: if a slot that holds is neither a block nor T, or a count exceeds S.
+        PlanError: if a slot that holds is neither a block nor T, a count exceeds S, or
+            counts do not have the shape of the lists.
     """
     rank(index_tensor(block_indices, "block_indices"), "block_indices", (4,), "[B, T, H, S]",
          "add the axes")  # fmt: skip
@@ -48,6 +49,16 @@ def from_block_indices(
     lengths = None
     if isinstance(block_counts, Tensor):
         rank(index_tensor(block_counts, "block_counts"), "block_counts", (3,), "[B, T, H]", "add B")
+        if block_counts.shape != block_indices.shape[:3]:
+            raise PlanError(
+                sentence(
+                    what="counts do not fit the lists",
+                    where="block_counts",
+                    got=f"shape {list(block_counts.shape)}",
+                    wanted=f"{list(block_indices.shape[:3])}, [B, T, H] of block_indices",
+                    remedy="pass the counts of these lists, or one number for all",
+                )
+            )
         lengths = block_counts.transpose(1, 2)
     elif block_counts is not None:
         count = integer(block_counts, "block_counts")

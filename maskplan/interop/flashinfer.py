@@ -15,7 +15,7 @@ from maskplan.build.block_lists import from_bsr
 from maskplan.build.host import Integers, bool_tensor, index_tensor, int_array, rank
 from maskplan.build.slices import boxes, plan_of_slices
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry
+from maskplan.geometry import MAX_SEQLEN, Geometry
 from maskplan.interop.block_bits import block_bits
 from maskplan.interop.whole_blocks import block_mask_of, one_pattern, whole_blocks
 from maskplan.plan import Plan
@@ -147,7 +147,8 @@ def from_variable_blocks(
 
     Raises:
         PlanTypeError: if a tensor has another dtype or rank.
-        PlanError: if shapes differ, a size is negative, or heads differ in length.
+        PlanError: if shapes differ, a size is negative or no length, there are no heads, or
+            they differ in length.
     """
     rank(bool_tensor(block_mask_map, "block_mask_map"), "block_mask_map", (3,), "[heads, MB, NB]",
          "add the axis of heads")  # fmt: skip
@@ -158,14 +159,17 @@ def from_variable_blocks(
         ("block_col_sz", block_col_sz, cols),
     ):
         array = int_array(index_tensor(sizes, name), name, (heads, count))
+        # Sums of int64 wrap: sizes that no sequence has are refused before they are added.
+        unfit = not heads or ((array < 0) | (array > MAX_SEQLEN)).any()
         totals = array.sum(axis=1)
-        if (array < 0).any() or (totals != totals[:1]).any():
+        if unfit or (totals != totals[:1]).any():
             raise PlanError(
                 sentence(
                     what="block sizes do not make one length",
                     where=name,
-                    got=f"sums {totals.tolist()}, smallest size {array.min(initial=0)}",
-                    wanted="sizes from 0 up with the same sum for every head",
+                    got=f"sums {totals.tolist()}, smallest size {array.min(initial=0)}, "
+                    f"largest {array.max(initial=0)}",
+                    wanted=f"sizes from 0 to {MAX_SEQLEN}, the same sum for every head, and a head",
                     remedy="pass the sizes of all blocks, in tokens",
                 )
             )

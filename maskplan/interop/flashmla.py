@@ -37,7 +37,8 @@ def from_indices(
 
     Raises:
         PlanTypeError: if a tensor has another dtype or rank.
-        PlanError: if an index is below -1, or a length exceeds topk.
+        PlanError: if an index is below -1, or a length exceeds topk, or lengths do not
+            fit the indices.
     """
     rank(
         index_tensor(indices, "indices"),
@@ -46,7 +47,7 @@ def from_indices(
         "[s_q, h_kv, topk]",
         "pass indices[:, None] for [s_q, topk], or from_decode_indices for [b, s_q, topk]",
     )
-    lengths = None if topk_length is None else _lengths(topk_length)[None, None]
+    lengths = None if topk_length is None else _lengths(topk_length, len(indices))[None, None]
     return _plan(indices.transpose(0, 1)[None], seqlen_k, lengths, block_size)
 
 
@@ -74,10 +75,13 @@ def from_decode_indices(
     Raises:
         PlanTypeError: if a tensor has another dtype or rank.
         PlanError: if an index is below -1, lies on a page that its sequence does not have, a length
-            exceeds topk, or `page_size` and `block_table` do not come together.
+            exceeds topk, lengths do not fit the indices, or `page_size` and `block_table` do not
+            come together.
     """
     rank(index_tensor(indices, "indices"), "indices", (3,), "[b, s_q, topk]", "add the axis of b")
-    lengths = None if topk_length is None else _lengths(topk_length)[:, None, None]
+    lengths = None
+    if topk_length is not None:
+        lengths = _lengths(topk_length, len(indices))[:, None, None]
     if (block_table is None) != (page_size is None):
         raise PlanError(
             sentence(
@@ -104,10 +108,20 @@ def _plan(
     return from_topk(local, seqlen_k, block_size=block_size, lengths=lengths)
 
 
-def _lengths(topk_length: Tensor) -> Tensor:
+def _lengths(topk_length: Tensor, rows: int) -> Tensor:
     rank(
         index_tensor(topk_length, "topk_length"), "topk_length", (1,), "one length a row", "flatten"
     )
+    if len(topk_length) != rows:
+        raise PlanError(
+            sentence(
+                what="lengths do not fit the indices",
+                where="topk_length",
+                got=f"{len(topk_length)} lengths",
+                wanted=f"{rows}, one for each entry of the first axis of indices",
+                remedy="pass the topk_length of these indices",
+            )
+        )
     return topk_length
 
 

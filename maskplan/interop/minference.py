@@ -7,6 +7,7 @@ keys to become one, so they are kept as parameters.
 Source: MInference, `minference/configs/*_best_pattern.json`; vLLM and SGLang read the same files.
 """
 
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,6 +115,7 @@ def _head(value: object, where: str) -> HeadPattern:
         refuse(where, "unknown type", f"{kind!r:.40}", " or ".join(map(repr, KINDS)))
     if not whole(first) or not whole(second):
         refuse(where, "size is not a whole number", [first, second], "two numbers from 0 up")
-    if type(score) not in (int, float):
-        refuse(where, "score is not a number", f"{score!r:.40}", "a number")
+    # JSON has integers that no float holds, and reads 1e999 as infinity.
+    if type(score) not in (int, float) or not abs(score) <= sys.float_info.max:
+        refuse(where, "score is not a number", f"{score!r:.40}", "a finite number")
     return HeadPattern(kind=kind, first_size=first, second_size=second, score=float(score))

@@ -43,23 +43,35 @@ def from_q2k(
 
     Raises:
         PlanTypeError: if a tensor has another dtype or rank.
-        PlanError: as `maskplan.from_block_lists`, or if repeated rows disagree.
+        PlanError: as `maskplan.from_block_lists`, or if repeated rows disagree or counts
+            do not have the shape of the lists.
     """
     repeat = integer(repeat, "repeat", low=1)
     rank(index_tensor(q2k_index, "q2k_index"), "q2k_index", (4,), "[batch, heads, rows, width]",
          "add the axes")  # fmt: skip
-    index_tensor(q2k_num, "q2k_num")
+    rank(index_tensor(q2k_num, "q2k_num"), "q2k_num", (3,), "[batch, heads, rows]", "add the axes")
+    if q2k_num.shape != q2k_index.shape[:3]:
+        raise PlanError(
+            sentence(
+                what="counts do not fit the lists",
+                where="q2k_num",
+                got=f"shape {list(q2k_num.shape)}",
+                wanted=f"{list(q2k_index.shape[:3])}, one for each list",
+                remedy="pass the counts that came with q2k_index",
+            )
+        )
     beyond = torch.arange(q2k_index.shape[-1]) >= q2k_num[..., None]
     clean = q2k_index.masked_fill(beyond, -1)
     first, num = clean[:, :, ::repeat], q2k_num[:, :, ::repeat]
     same = (first.repeat_interleave(repeat, dim=2)[:, :, : clean.shape[2]] == clean).all(dim=-1)
+    same &= num.repeat_interleave(repeat, dim=2)[:, :, : clean.shape[2]] == q2k_num
     if not bool(same.all()):
         b, h, row = (~same).nonzero()[0].tolist()
         raise PlanError(
             sentence(
                 what="repeated lists disagree",
                 where=f"q2k_index[b={b}, h={h}, row={row}]",
-                got=clean[b, h, row].tolist()[:8],
+                got=f"{int(q2k_num[b, h, row])} blocks, {clean[b, h, row].tolist()[:8]}",
                 wanted=f"the list of row {row - row % repeat}",
                 remedy="pass the number of rows that share a list as repeat",
             )

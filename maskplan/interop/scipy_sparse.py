@@ -122,6 +122,9 @@ def _lists(matrix: Any, rows: int, cols: int) -> tuple[np.ndarray, np.ndarray]:
     bad = (columns < 0) | (columns >= cols)
     if bad.any():
         _damaged("indices", int(columns[bad.argmax()]), f"0 <= index < {cols}")
+    wanted = (len(columns), *(matrix.blocksize if matrix.format == "bsr" else ()))
+    if matrix.data.shape != wanted:
+        _damaged("data", f"shape {list(matrix.data.shape)}", f"{list(wanted)}, as indices")
     return pointers, columns
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,7 +45,8 @@ def read_json(path: str | PathLike[str], *, max_bytes: int = MAX_BYTES) -> Any:
         try:
             stream: Any = gzip.GzipFile(fileobj=file) if packed else file
             content = stream.read(max_bytes + 1)
-        except (EOFError, gzip.BadGzipFile, ValueError) as error:
+        # zlib.error is neither an OSError nor a ValueError.
+        except (EOFError, gzip.BadGzipFile, zlib.error, ValueError) as error:
             refuse(path, "damaged gzip file", str(error), "a whole file", cause=error)
     if len(content) > max_bytes:
         remedy = "pass a larger max_bytes if you trust it"

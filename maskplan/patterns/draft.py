@@ -5,6 +5,7 @@ from torch import Tensor
 
 from maskplan.build.host import on_host, rank
 from maskplan.errors import PlanError, sentence
+from maskplan.geometry import number
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.tile_map import tile_map
 from maskplan.plan import Plan
@@ -78,6 +79,7 @@ def draft_kept(scores: Tensor, sparsity: float) -> Tensor:
         "[batch, heads, regions, regions]",
         "add the axes",
     )
+    sparsity = number(sparsity, "sparsity")
     if not 0 <= sparsity < 1:
         raise PlanError(
             sentence(

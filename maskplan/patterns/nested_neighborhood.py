@@ -1,12 +1,14 @@
 """Nested neighbourhoods of LightX2V: bands of blocks that narrow with the distance of frames."""
 
+import math
 from collections.abc import Sequence as Numbers
+from fractions import Fraction
 
 import numpy as np
 
 from maskplan.build.slices import Slices, boxes, plan_of_slices
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import integer, number
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.sequence import Sequence
 from maskplan.patterns.token_order import TokenOrder
@@ -48,37 +50,47 @@ def nested_neighborhood(
     Source: LightX2V, `generate_nbhd_mask` of `lightx2v/common/ops/attn/nbhd_attn.py`.
     """
     block = integer(block, "block", low=1)
-    coefficients = tuple(float(value) for value in coefficients)
+    coefficients = tuple(number(value, "coefficients") for value in coefficients)
+    min_width = number(min_width, "min_width")
     _check(grid, coefficients, min_width)
     sequence = Sequence(TokenOrder.raster(grid), queries)
     provenance = sequence.provenance(
         "nested_neighborhood", coefficients=coefficients, min_width=min_width, block=block
     )
-    widths = np.full(grid.t, float(min_width))
+    widths = [Fraction(min_width)] * grid.t
     widths[: len(coefficients)] = [
-        max(min_width, value * (grid.frame_tokens / block)) for value in coefficients
+        max(Fraction(min_width), Fraction(value) * Fraction(grid.frame_tokens, block))
+        for value in coefficients
     ]
     slices = sequence.taken(_slices(grid, widths, block), sequence.text())
     return plan_of_slices([slices], sequence.geometry(block_size), provenance)
 
 
-def _slices(grid: Grid, widths: np.ndarray, block: int) -> Slices:
+def _slices(grid: Grid, widths: list[Fraction], block: int) -> Slices:
     """Each block of queries by the intervals of blocks it sees."""
     size, count = grid.frame_tokens, -(-grid.video_tokens // block)
     m, i = np.repeat(np.arange(grid.t), count), np.tile(np.arange(count), grid.t)
-    shift, width = m * (size / block), widths[m]
+    # In fractions: rounded, bands lose blocks that lie just on their edges.
+    shifts = [Fraction(at * size, block) for at in range(grid.t)]
+    near, far = (
+        np.array([min(max(end, -count), 2 * count) for end in ends], dtype=np.int64)[m]
+        for ends in (
+            [math.ceil(s - w) for s, w in zip(shifts, widths, strict=True)],
+            [math.floor(s + w) for s, w in zip(shifts, widths, strict=True)],
+        )
+    )
     frame = i * block // size
     # Bounds by frames in whole numbers: ceil(n * a) is -(-n * S // block).
     ahead = (
-        np.maximum(np.ceil(i + shift - width), -(-(frame + m) * size // block)),
-        np.minimum(np.floor(i + shift + width), (frame + m + 1) * size // block),
+        np.maximum(i + near, -(-(frame + m) * size // block)),
+        np.minimum(i + far, (frame + m + 1) * size // block),
     )
     # Frames n of j with (n + m) * a <= i <= (n + m + 1) * a: two where i starts a frame.
     last = i * block // size - m
     first = -(-i * block // size) - m - 1
     behind = (
-        np.maximum(np.ceil(i - shift - width), -(-first.clip(0) * size // block)),
-        np.minimum(np.floor(i - shift + width), -(-(last + 1) * size // block) - 1),
+        np.maximum(i - far, -(-first.clip(0) * size // block)),
+        np.minimum(i - near, -(-(last + 1) * size // block) - 1),
     )
     sink = (np.zeros(count), np.full(count, size // block))
     lows = np.concatenate([ahead[0], behind[0], sink[0]]).astype(np.int64)

@@ -6,7 +6,7 @@ import numpy as np
 
 from maskplan.build.slices import Slices, plan_of_slices
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import integer, number
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.sequence import Sequence
 from maskplan.patterns.token_order import TokenOrder
@@ -48,7 +48,7 @@ class RadialRule:
         for name in ("least", "split"):
             object.__setattr__(self, name, integer(getattr(self, name), name, low=1))
         for name in ("decay", "adjacent"):
-            value = getattr(self, name)
+            value = number(getattr(self, name), name)
             if not 0 < value < float("inf"):
                 raise PlanError(
                     sentence(

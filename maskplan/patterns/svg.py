@@ -6,7 +6,7 @@ import numpy as np
 
 from maskplan.build.slices import ABSENT, as_slices, boxes, plan_of_slices
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import MAX_SEQLEN, integer, number
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.sequence import Sequence
 from maskplan.patterns.token_order import TokenOrder
@@ -52,9 +52,9 @@ def svg(
         queries: "all", or "video" to leave text out of the queries.
 
     Raises:
-        PlanTypeError: if `prompt` or `multiple` is no integer.
-        PlanError: if `head` or `model` is not one of the above, `prompt` exceeds the text, or the
-            band rounds to nothing.
+        PlanTypeError: if `prompt` or `multiple` is no integer, or `frames` no number.
+        PlanError: if `head` or `model` is not one of the above, `prompt` exceeds the text, `frames`
+            is negative, NaN or no width, or the band rounds to nothing.
 
     Source: arXiv 2502.01776; `svg/models/{wan,hyvideo,cog}/utils.py`.
     """
@@ -62,6 +62,17 @@ def svg(
     _one_of(model, "model", MODELS)
     prompt = grid.text if prompt is None else integer(prompt, "prompt", high=grid.text)
     sink = model == "wan" if first_frame is None else first_frame
+    frames = number(frames, "frames")
+    if not 0 <= frames <= MAX_SEQLEN:
+        raise PlanError(
+            sentence(
+                what="band is no number of frames",
+                where="frames",
+                got=frames,
+                wanted=f"0 <= frames <= {MAX_SEQLEN}",
+                remedy=f"pass svg_frames(grid, density), or {grid.t} for all frames",
+            )
+        )
     reach = _reach(model, frames * grid.frame_tokens, integer(multiple, "multiple", low=1))
     order = TokenOrder.raster(grid) if head == "spatial" else TokenOrder.token_major(grid)
     sequence = Sequence(order, queries)
@@ -99,7 +110,7 @@ def svg_frames(grid: Grid, density: float) -> float:
         PlanError: if text alone takes as much, or `density` leaves no band of at most all pairs.
     """
     tokens, text = grid.seqlen, grid.text
-    share = density - 2 * text / tokens
+    share = number(density, "density") - 2 * text / tokens
     if not 0 < share <= 1:
         raise PlanError(
             sentence(

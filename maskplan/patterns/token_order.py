@@ -196,12 +196,14 @@ class TokenOrder:
 
 def _tile_tokens(shape: tuple[int, int, int], tile: tuple[int, int, int]) -> Tensor:
     """Raster numbers of the video's tokens in compact tile order, int64 [t * h * w]."""
-    tiles = [-(-n // c) for n, c in zip(shape, tile, strict=True)]
-    whole = [n * c for n, c in zip(tiles, tile, strict=True)]
+    # A tile longer than its axis is that axis: no memory for tokens that it does not hold.
+    sides = [min(n, c) for n, c in zip(shape, tile, strict=True)]
+    tiles = [-(-n // c) for n, c in zip(shape, sides, strict=True)]
+    whole = [n * c for n, c in zip(tiles, sides, strict=True)]
     t, h, w = shape
     padded = torch.full(whole, PAD, device="cpu")
     padded[:t, :h, :w] = torch.arange(t * h * w, device="cpu").view(shape)
-    split = padded.view(tiles[0], tile[0], tiles[1], tile[1], tiles[2], tile[2])
+    split = padded.view(tiles[0], sides[0], tiles[1], sides[1], tiles[2], sides[2])
     flat = split.permute(0, 2, 4, 1, 3, 5).reshape(-1)
     return flat[flat != PAD]
 

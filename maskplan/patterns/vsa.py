@@ -6,6 +6,7 @@ from torch import Tensor
 from maskplan.build.host import index_tensor, rank
 from maskplan.build.pattern_axes import distinct, require_heads
 from maskplan.errors import PlanError, sentence
+from maskplan.geometry import number
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.groups import Groups, plan_of_groups
 from maskplan.patterns.tile_map import Tiles
@@ -94,6 +95,7 @@ def vsa_topk(grid: Grid, sparsity: float, *, tile: tuple[int, int, int] = (4, 4,
     Raises:
         PlanError: if `sparsity` lies outside.
     """
+    sparsity = number(sparsity, "sparsity")
     if not 0 <= sparsity <= 1:
         raise PlanError(
             sentence(

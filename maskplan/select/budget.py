@@ -4,7 +4,7 @@ import math
 from fractions import Fraction
 
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import integer, number
 
 _ROUNDINGS = {"floor": math.floor, "ceil": math.ceil}
 
@@ -41,6 +41,7 @@ def budget(
     if len(given) != 1:
         raise _error("one share is needed", "density, sparsity", given, "exactly one", "give one")
     name, value = next(iter(given.items()))
+    value = number(value, name)
     if not 0 <= value <= 1:
         remedy = "pass a share of all blocks"
         raise _error("share is out of range", name, value, f"0 <= {name} <= 1", remedy)

@@ -159,6 +159,21 @@ def test_sizes_that_are_no_triple_are_refused(name, value, kind, parts):
     assert all(part in str(caught.value) for part in [name, *parts]), str(caught.value)
 
 
+def test_any_byte_of_a_gzipped_file_may_be_damaged(tmp_path):
+    """The file is read as it was or refused, whatever part of gzip finds the damage."""
+    path = tmp_path / "a.json.gz"
+    whole = gzip.compress(SMALL.read_bytes(), mtime=0)
+    wanted = fastvideo.read_mask_strategy(SMALL, **MODEL)
+    refused = 0
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            assert fastvideo.read_mask_strategy(path, **MODEL) == wanted
+        except mp.PlanFileError:
+            refused += 1
+    assert refused > len(whole) // 2
+
+
 def test_a_bomb_is_not_unpacked(tmp_path):
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(b" " * 2**22))
@@ -249,6 +264,14 @@ def test_a_log_is_read_from_a_file(tmp_path):
         (
             {"L2_loss": {"[1, 2, 1]": [[[1]]]}, "L1_loss": {"[1, 1, 1]": [[[1]]]}},
             ["losses name different windows", "'L1_loss'"],
+        ),
+        (
+            {"L2_loss": {"[1, 2, 1]": [[[1]]], "[1, 1, 1]": [[[1, 2]]]}},
+            ["losses differ in steps, layers or heads", "[1, 1, 2], wanted [1, 1, 1]"],
+        ),
+        (
+            {"L2_loss": {"[1, 2, 1]": [[[1]]]}, "L1_loss": {"[1, 2, 1]": [[[1], [2]]]}},
+            ["losses differ in steps, layers or heads", "'L1_loss'"],
         ),
     ],
 )

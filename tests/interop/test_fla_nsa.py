@@ -61,6 +61,15 @@ def test_selected_blocks_up_to_the_query(case, block_size):
         (lambda: fla_nsa.from_block_indices(torch.tensor([[[[2]]]])), "got 2"),
         (lambda: fla_nsa.from_block_indices(torch.zeros(1, 4, 1, 2).int(), 3), "topk = 2"),
         (lambda: fla_nsa.from_block_indices(torch.zeros(4, 1, 2).int()), "[B, T, H, S]"),
+        *(
+            (
+                lambda shape=shape: fla_nsa.from_block_indices(
+                    torch.zeros(1, 4, 1, 1).int(), torch.ones(shape).int()
+                ),
+                f"block_counts: got shape {list(shape)}, wanted [1, 4, 1]",
+            )
+            for shape in ((1, 3, 1), (1, 1, 1), (2, 4, 1), (1, 4, 2))
+        ),
         (lambda: fla_nsa.to_block_indices(mp.full(4, 5)), "4 queries and 5 keys"),
         (lambda: fla_nsa.to_block_indices(mp.full(4, 4), select_block=2), "whole causal blocks"),
         (

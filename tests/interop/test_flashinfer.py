@@ -119,6 +119,18 @@ def two_heads() -> mp.Plan:
             ),
             "smallest size -1",
         ),
+        (
+            lambda: flashinfer.from_variable_blocks(
+                torch.ones(1, 4, 1).bool(), torch.full((1, 4), 2**62), torch.tensor([[3]])
+            ),
+            "largest 4611686018427387904",
+        ),
+        (
+            lambda: flashinfer.from_variable_blocks(
+                torch.ones(0, 1, 1).bool(), torch.ones(0, 1).int(), torch.ones(0, 1).int()
+            ),
+            "and a head",
+        ),
     ],
 )
 def test_what_is_refused(call, part):

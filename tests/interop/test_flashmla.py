@@ -115,6 +115,22 @@ def test_decode_indices_without_pages():
             ),
             "got 2 rows",
         ),
+        *(
+            (
+                lambda rows=rows, paged=paged: flashmla.from_decode_indices(
+                    torch.zeros(2, 1, 1).int(), 4, topk_length=torch.ones(rows).int(), **paged
+                ),
+                f"got {rows} lengths, wanted 2",
+            )
+            for rows in (1, 3)
+            for paged in ({}, {"page_size": 2, "block_table": torch.tensor([[0], [1]])})
+        ),
+        (
+            lambda: flashmla.from_indices(
+                torch.zeros(2, 1, 1).int(), 4, topk_length=torch.ones(1).int()
+            ),
+            "got 1 lengths, wanted 2",
+        ),
     ],
 )
 def test_what_is_refused(call, part):

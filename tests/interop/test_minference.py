@@ -59,6 +59,9 @@ def test_a_search_that_told_nothing_apart_warns():
         ([{"0": ["stream_llm", 1.5, 1, 1]}], "size is not a whole number"),
         ([{"0": ["stream_llm", True, 1, 1]}], "size is not a whole number"),
         ([{"0": ["stream_llm", 1, 1, "x"]}], "score is not a number"),
+        ([{"0": ["stream_llm", 1, 1, 10**400]}], "score is not a number"),
+        ([{"0": ["stream_llm", 1, 1, float("inf")]}], "score is not a number"),
+        ([{"0": ["stream_llm", 1, 1, float("nan")]}], "score is not a number"),
         ([{}] * 5000, "5000 entries"),
     ],
 )

@@ -52,3 +52,16 @@ def test_padding_inside_tiles_is_not_seen():
     assert plan.to_dense()[0, 0].int().tolist() == [[1, 1, 1, 0, 1, 1, 1, 1]] * 4
     with pytest.raises(mp.PlanError, match=r"kv_block_sizes\[1\]: got 5, wanted 0 to 4"):
         q2k.from_q2k(lists, counts, 4, 8, block_size=(4, 4), kv_block_sizes=[3, 5])
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2), (1, 1, 1), (1, 1, 3), (2, 1, 2), (1, 1, 2, 1)])
+def test_counts_of_another_shape_are_refused(shape):
+    index = torch.zeros(1, 1, 2, 1, dtype=torch.int32)
+    with pytest.raises(mp.MaskplanError, match="q2k_num"):
+        q2k.from_q2k(index, torch.ones(shape, dtype=torch.int32), 8, 8, block_size=(4, 4))
+
+
+def test_repeated_rows_agree_in_their_counts():
+    index = torch.tensor([[[[0, -1], [0, -1]]]])
+    with pytest.raises(mp.PlanError, match=r"row=1.*got 2 blocks"):
+        q2k.from_q2k(index, torch.tensor([[[1, 2]]]), 4, 8, block_size=(4, 4), repeat=2)

@@ -148,3 +148,33 @@ def test_every_pattern_names_its_source_and_its_arguments():
         assert undocumented == [], name
         if signature.return_annotation is mp.Plan and name not in made_here:
             assert "Source:" in text, name
+
+
+_SMALL = Grid(2, 3, 4)
+
+
+def _given(value):
+    return "" if value is None else value  # None is an argument left out there
+
+
+@pytest.mark.parametrize("wrong", ["1", None, True, [1], torch.ones(2), 10**400])
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("frames", lambda x: video.svg(_SMALL, head="spatial", model="wan", frames=x)),
+        ("density", lambda x: video.svg_frames(_SMALL, x)),
+        ("decay", lambda x: video.radial(_SMALL, decay=x)),
+        ("adjacent", lambda x: video.radial_shrunk(_SMALL, decay=1, adjacent=x)),
+        (
+            "coefficients",
+            lambda x: video.nested_neighborhood(_SMALL, coefficients=[x], min_width=1),
+        ),
+        ("min_width", lambda x: video.nested_neighborhood(_SMALL, coefficients=[1], min_width=x)),
+        ("sparsity", lambda x: video.vsa_topk(_SMALL, x)),
+        ("sparsity", lambda x: video.draft_kept(torch.rand(1, 1, 2, 2), x)),
+        ("sparsity", lambda x: mp.select.budget(4, sparsity=_given(x), rounding="ceil")),
+    ],
+)
+def test_what_is_no_number_is_named(name, call, wrong):
+    with pytest.raises(mp.PlanTypeError, match=f"argument is not a number in {name}:"):
+        call(wrong)

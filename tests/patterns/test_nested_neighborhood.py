@@ -66,6 +66,18 @@ def test_nested_neighborhood_is_its_definition(
     assert_plan(plan, dense[None, None])
 
 
+def test_blocks_on_the_edge_of_a_band_are_in_it():
+    """20 tokens a frame in blocks of 3: bands end on whole blocks at sums of thirds."""
+    grid, coefficients = Grid(4, 4, 5), [0.5, 1.0, 0.5]
+    plan = nested_neighborhood(
+        grid, coefficients=coefficients, min_width=0, block=3, block_size=(3, 3)
+    )
+    a, blocks = Fraction(20, 3), range(27)
+    on = [[blocks_keep(i, j, a, 4, coefficients, 0) for j in blocks] for i in blocks]
+    assert on[11][21]
+    assert plan.to_dense()[0, 0, ::3, ::3].tolist() == on
+
+
 def test_wan_720p_is_the_rule_for_all_its_blocks():
     """28.125 blocks a frame: every pair of 591 blocks is as published, and not symmetric."""
     grid = Grid.preset("wan2.1-720p")

@@ -145,6 +145,17 @@ BAD = {
         mp.PlanError,
         ("prompt", "got 4", "prompt <= 3"),
     ),
+    **{
+        f"{frames} frames, {model}": (
+            lambda frames=frames, model=model: svg(
+                Grid(2, 4, 4), head="spatial", model=model, frames=frames, multiple=4
+            ),
+            mp.PlanError,
+            ("frames", f"got {frames}", "0 <= frames"),
+        )
+        for frames in (float("nan"), float("inf"), -1.0, 1e308)
+        for model in ("wan", "hunyuan", "cogvideox")
+    },
     "too dense": (
         lambda: svg_frames(Grid(2, 4, 4, 3), 90),
         mp.PlanError,

@@ -196,3 +196,10 @@ def test_bad_input_is_named(name):
     with pytest.raises(error) as caught:
         call()
     assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_a_tile_far_larger_than_the_grid_takes_no_memory():
+    grid = Grid(2, 3, 4, text=2)
+    order = TokenOrder.tiles(grid, (10**4, 10**4, 10**4))
+    assert torch.equal(order.inverse, torch.arange(26))
+    assert torch.equal(order.slots, torch.arange(26))

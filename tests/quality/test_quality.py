@@ -80,3 +80,36 @@ def test_q_blocks_that_do_not_exist_are_refused(blocks, text):
     q, k = torch.randn(2, 1, 50, 1, 16)
     with pytest.raises(mp.PlanError, match=text):
         recall(q, k, mp.causal(50, 50, block_size=(16, 16)), q_blocks=blocks)
+
+
+@pytest.mark.parametrize("q_blocks", [None, [0], [2]])
+@pytest.mark.parametrize("tokens", [20, 49, 100])
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_queries_of_another_length_are_refused(tokens, q_blocks, layout):
+    """Also by a sample of Q blocks, which a longer q has as well."""
+    q, k = torch.randn(1, tokens, 1, 16), torch.randn(1, 50, 1, 16)
+    if layout == "bhsd":
+        q, k = q.transpose(1, 2), k.transpose(1, 2)
+    plan = mp.causal(50, 50, block_size=(16, 16))
+    for call in (lambda **a: recall(q, k, plan, **a), lambda **a: quality(q, k, k, plan, **a)):
+        with pytest.raises(mp.PlanError, match=f"got {tokens} tokens, wanted 50"):
+            call(q_blocks=q_blocks, layout=layout)
+
+
+def test_arguments_of_another_type_are_named():
+    q, k = torch.randn(2, 1, 50, 1, 16)
+    plan = mp.causal(50, 50, block_size=(16, 16))
+    for wrong in ([1], q[0], q[0, 0], None):
+        for arguments in ((wrong, k, k, plan), (q, wrong, k, plan), (q, k, wrong, plan)):
+            with pytest.raises(mp.PlanTypeError, match="dense float tensor"):
+                quality(*arguments)
+        with pytest.raises(mp.PlanTypeError, match="dense float tensor"):
+            recall(q, wrong, plan)
+        with pytest.raises(mp.PlanTypeError, match="plan"):
+            recall(q, k, wrong, q_blocks=[0])
+    for blocks in (0, 1.5, [0.5], [True], "0"):
+        with pytest.raises(mp.PlanTypeError, match="q_blocks"):
+            recall(q, k, plan, q_blocks=blocks)
+    assert torch.equal(
+        recall(q, k, plan, q_blocks=torch.tensor([0, 2])), recall(q, k, plan, q_blocks=[0, 2])
+    )
