@@ -18,7 +18,7 @@ import torch
 from maskplan.book import PlanBook
 from maskplan.book.entries import check_entries
 from maskplan.container import replacing
-from maskplan.errors import PlanError, sentence
+from maskplan.errors import MaskplanError, PlanError, sentence
 from maskplan.geometry import integer
 from maskplan.interop.untrusted import MAX_BYTES, read_json, refuse, whole
 from maskplan.patterns import Grid, sliding_tile
@@ -205,13 +205,16 @@ def _window_of(plan: Plan, number: int) -> list[int]:
     origin = plan.provenance
     if origin is not None and origin.builder == "sliding_tile" and origin.grid is not None:
         made: Mapping[str, Any] = origin.parameters
-        again = sliding_tile(
-            Grid.from_json(origin.grid),
-            tile=tuple(made["tile"]),
-            window=tuple(made["window"]),
-            block_size=plan.block_size,
-            pad=made["pad"],
-        )
+        try:
+            again = sliding_tile(
+                Grid.from_json(origin.grid),
+                tile=tuple(made["tile"]),
+                window=tuple(made["window"]),
+                block_size=plan.block_size,
+                pad=made["pad"],
+            )
+        except (KeyError, TypeError, MaskplanError):  # a file's provenance may claim anything
+            again = None
         if again == plan:
             return list(made["window"])
     raise PlanError(

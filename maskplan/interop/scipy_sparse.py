@@ -115,6 +115,10 @@ def to_scipy_bsr(plan: Plan, *, pad: bool = False) -> Any:
 
 def _lists(matrix: Any, rows: int, cols: int) -> tuple[np.ndarray, np.ndarray]:
     """(indptr, indices), int64, checked: SciPy does not look at arrays changed after the fact."""
+    for name in ("indptr", "indices"):
+        array = getattr(matrix, name)
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            _damaged(name, f"{array.dtype} {list(array.shape)}", "integers, one axis")
     pointers, columns = matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64)
     ends = len(pointers) == rows + 1 and pointers[0] == 0 and pointers[-1] == len(columns)
     if not ends or (np.diff(pointers) < 0).any():

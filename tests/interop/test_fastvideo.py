@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,28 @@ def test_a_provenance_that_lies_is_refused():
 
     with pytest.raises(mp.PlanError, match="not a sliding tile"):
         fastvideo.mask_strategy_of(liar)
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {},
+        {"tile": 5, "window": [1], "pad": False},
+        {"tile": "x", "window": [1, 1, 1], "pad": False},
+        {"tile": [2, 2, 2], "window": [9, 9, 9], "pad": False},
+        {"tile": [10**6] * 3, "window": [1, 1, 1], "pad": True},
+    ],
+)
+@pytest.mark.parametrize("grid", [None, {}, {"t": "x"}, {"evil": 1}])
+def test_a_provenance_that_claims_nonsense_is_refused(claim, grid):
+    plan = mp.video.sliding_tile(mp.video.Grid(4, 4, 4), tile=(2, 2, 2), window=(1, 1, 1))
+    origin = replace(plan.provenance, parameters=claim)
+    origin = origin if grid is None else replace(origin, grid=grid)
+    book = mp.PlanBook.from_choices(
+        [replace(plan, provenance=origin)], torch.zeros(1, 1, 1, dtype=torch.int64)
+    )
+    with pytest.raises(mp.PlanError, match="plan is not a sliding tile"):
+        fastvideo.mask_strategy_of(book)
 
 
 @pytest.mark.skipif(not HUNYUAN.exists(), reason="the HunyuanVideo strategy is not at hand")

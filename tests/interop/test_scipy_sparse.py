@@ -81,6 +81,8 @@ def damaged(**arrays):
         (lambda: scipy_sparse.from_scipy(damaged(indices=[0, -1])), "indices: got -1"),
         (lambda: scipy_sparse.from_scipy(damaged(indptr=[0, 2, 1])), "indptr"),
         (lambda: scipy_sparse.from_scipy(damaged(data=[1.0, np.nan])), "data: got NaN"),
+        (lambda: scipy_sparse.from_scipy(damaged(indices=[0.5, 1.5])), "indices: got float64"),
+        (lambda: scipy_sparse.from_scipy(damaged(indptr=[[0, 1, 2]])), "indptr: got int64 [1, 3]"),
         (lambda: scipy_sparse.from_scipy(damaged(data=[1.0])), "data: got shape [1], wanted [2]"),
         (lambda: scipy_sparse.from_scipy(damaged(data=[1.0] * 3)), "data: got shape [3]"),
         (lambda: scipy_sparse.from_scipy(damaged(data=[[1.0], [1.0]])), "data: got shape [2, 1]"),
