@@ -126,3 +126,16 @@ def test_what_is_refused(call, part):
     with pytest.raises(mp.MaskplanError) as caught:
         call()
     assert part in str(caught.value)
+
+
+def test_f3_a_map_for_one_architecture_is_refused_on_another():
+    """SpargeAttn 79: sm90 walks 64 x 128, and a map built for 128 x 64 crashed its kernel."""
+    plan = mp.causal(1000, 1000, block_size=(128, 128)).reblock((128, 64), superset=True)
+    made = sparge.to_sparge(plan, "sm89")
+    assert made.mask_id.shape[2:] == (8, 16)
+    assert sparge.from_mask_id(made.mask_id, 1000, 1000, arch="sm89") == plan
+    with pytest.raises(mp.PlanError, match=r"8.*16"):
+        sparge.from_mask_id(made.mask_id, 1000, 1000, arch="sm90")
+
+    again = plan.reblock((64, 128), superset=True)
+    assert sparge.to_sparge(again, "sm90").mask_id.shape[2:] == (16, 8)

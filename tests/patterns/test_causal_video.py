@@ -84,6 +84,7 @@ def test_golden_blocks_of_self_forcing():
     plan = block_causal(Grid(21, 30, 52), chunk=3, pad_to=128)
     partial = int((plan.tile_id >= 0).sum())
     assert (plan.geometry.num_q_blocks, partial, plan.num_blocks - partial) == (256, 730, 36_939)
+    assert round(100 * (1 - plan.num_blocks / 256**2), 4) == 42.5217
     assert round(1 - plan.num_blocks / 256**2, 6) == 0.425217
     compact = block_causal(Grid(21, 30, 52), chunk=3)
     assert (compact.seqlen_q, round(compact.density, 6)) == (32_760, 0.571429)

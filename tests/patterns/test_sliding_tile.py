@@ -187,3 +187,12 @@ def test_b7_text_of_396_tokens():
     assert dense[-396:].all(), "text sees everything"
     tiles = torch.arange(6 * 16 * 24) // 384 // 3
     assert torch.equal(dense[:-396, :-396], tiles[:, None] == tiles[None])
+
+
+def test_blocks_of_hunyuanvideo_at_720p_with_text():
+    """33 x 45 x 80 latents and 256 text tokens: 119,056 tokens, 931 blocks of 128, tail 16."""
+    plan = sliding_tile(Grid.preset("hunyuanvideo-720p"), window=(3, 3, 3))
+
+    assert plan.seqlen_q == 119_056
+    assert plan.geometry.num_q_blocks == 931
+    assert plan.seqlen_q % 128 == 16
