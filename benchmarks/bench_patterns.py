@@ -5,48 +5,17 @@ wall time, and of the CPU time of all threads, which other work on the machine m
 the largest resident set during a call less the one before it.
 """
 
-import ctypes
-import os
 import statistics
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from measure import RUNS, growth
 
 from maskplan import Plan, video
 
-RUNS = 7
 GRID = video.Grid(30, 48, 80)
 WITH_TEXT = video.Grid(30, 48, 80, 256)
-STATM = Path("/proc/self/statm")
-
-
-def resident() -> float:
-    """Resident set, MiB."""
-    return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def growth(work: Callable[[], object]) -> float:
-    """MiB the process grew by, at its largest, while `work` ran; freed memory goes back first."""
-    ctypes.CDLL(None).malloc_trim(0)
-    before = peak = resident()
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.001):
-            peak = max(peak, resident())
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    result = work()
-    peak = max(peak, resident())
-    done.set()
-    watcher.join()
-    del result
-    return peak - before
 
 
 def medians(work: Callable[[], object]) -> tuple[float, float]:

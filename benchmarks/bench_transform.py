@@ -3,30 +3,14 @@
 Every figure is a median of interleaved runs in one process; the ratio is to the peer beside it.
 """
 
-import statistics
-import time
-from collections.abc import Callable
-
 import numpy as np
 import scipy.sparse as sp
 import torch
+from measure import RUNS, medians
 
 import maskplan as mp
 
-RUNS = 7
 HEADS, BLOCKS, TOKENS = 40, 591, 75_600  # Wan 2.1 720p: 40 heads, 591 blocks of 128
-
-
-def medians(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Median milliseconds of each, run in turn, after one warm-up."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for run in range(RUNS + 1):
-        for name, work in works.items():
-            start = time.perf_counter()
-            work()
-            if run:
-                times[name].append(1e3 * (time.perf_counter() - start))
-    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def head_matrices(plan: mp.Plan) -> list[sp.csr_matrix]:

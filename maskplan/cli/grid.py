@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from maskplan.cli.options import triple
-from maskplan.patterns import Grid
+from maskplan.video import Grid
 
 GridText = Annotated[
     str,

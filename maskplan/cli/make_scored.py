@@ -16,7 +16,7 @@ from maskplan.cli.output import free, keep
 from maskplan.cli.progress import working
 from maskplan.cli.synthetic import places
 from maskplan.errors import PlanError, sentence
-from maskplan.patterns import Grid
+from maskplan.video import Grid
 
 SCORED = "Video, from queries and keys"
 

@@ -21,10 +21,10 @@ from maskplan.container import replacing
 from maskplan.errors import MaskplanError, PlanError, sentence
 from maskplan.geometry import integer
 from maskplan.interop.untrusted import MAX_BYTES, read_json, refuse, whole
-from maskplan.patterns import Grid, sliding_tile
 from maskplan.patterns.grid import triple
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
+from maskplan.video import Grid, sliding_tile
 
 Triple = tuple[int, int, int]
 _KEY = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})")
