@@ -1,13 +1,14 @@
 """Arguments of the builders as arrays on the host, checked at the door."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, SupportsFloat, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from maskplan.errors import PlanTypeError, sentence
+from maskplan.geometry import number
 
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Integers: TypeAlias = Tensor | np.ndarray[Any, Any] | Sequence[Any]
@@ -85,6 +86,30 @@ def index_tensor(tensor: Tensor, name: str) -> Tensor:
             )
         )
     return tensor
+
+
+def float_tensor(values: Tensor | Sequence[float] | SupportsFloat, name: str) -> Tensor:
+    """`values`, a number, a sequence or a tensor of numbers on the CPU, in float64.
+
+    Raises:
+        PlanTypeError: if it is neither, or holds bools or complex numbers.
+    """
+    if isinstance(values, (list, tuple)):
+        listed = [number(value, f"{name}[{place}]") for place, value in enumerate(values)]
+        return torch.tensor(listed, dtype=torch.float64, device="cpu")
+    if not isinstance(values, Tensor):
+        return torch.tensor(number(values, name), dtype=torch.float64, device="cpu")  # type: ignore[arg-type]
+    if on_host(values, name).dtype == torch.bool or values.is_complex():
+        raise PlanTypeError(
+            sentence(
+                what="tensor has the wrong dtype",
+                where=name,
+                got=name_of(values.dtype),
+                wanted="real numbers",
+                remedy=f"pass {name} as floats",
+            )
+        )
+    return values.detach().double()
 
 
 def rank(tensor: Tensor, name: str, ranks: tuple[int, ...], wanted: str, remedy: str) -> Tensor:

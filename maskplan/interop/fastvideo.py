@@ -153,7 +153,7 @@ def _windows(
             remedy = "pass the model's steps, layers and heads, or name the rest with missing="
             refuse("mask strategy", "keys are missing", got, "a window for each", remedy)
         index[index < 0] = numbers.setdefault(
-            _window(list(missing), limits, "missing"), len(numbers)
+            _window(list(triple(missing, "missing")), limits, "missing"), len(numbers)
         )
     return list(numbers), index
 

@@ -39,6 +39,8 @@ def from_scipy(
     kind = getattr(matrix, "format", type(matrix).__name__)
     if kind not in ("csr", "bsr"):
         _type_error("matrix", str(kind), "csr or bsr", "pass matrix.tocsr()")
+    if kind == "bsr" and matrix.data.ndim != 3:  # SciPy reads the block size off its shape
+        _damaged("data", f"shape {list(matrix.data.shape)}", "[blocks, rows, columns]")
     rows = matrix.shape[0] // (matrix.blocksize[0] if kind == "bsr" else 1)
     side = matrix.blocksize if kind == "bsr" else (1, 1)
     pointers, columns = _lists(matrix, rows, matrix.shape[1] // max(side[1], 1))

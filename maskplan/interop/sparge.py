@@ -47,7 +47,7 @@ def block_size_of(arch: str) -> tuple[int, int]:
     Raises:
         PlanError: if SpargeAttn has no kernel for it.
     """
-    if arch not in _BLOCKS:
+    if not isinstance(arch, str) or arch not in _BLOCKS:
         raise PlanError(
             sentence(
                 what="unknown architecture",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from maskplan.errors import PlanFileError, sentence
+from maskplan.geometry import integer
 
 MAX_BYTES = 64 * 2**20
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -35,9 +36,11 @@ def read_json(path: str | PathLike[str], *, max_bytes: int = MAX_BYTES) -> Any:
         max_bytes: the most it may hold, unpacked; no more than that is read.
 
     Raises:
+        PlanTypeError: if `max_bytes` is not an integer.
         PlanFileError: if it is larger, damaged or no JSON, names a key twice or holds NaN.
         OSError: if it cannot be read.
     """
+    max_bytes = integer(max_bytes, "max_bytes", high=2**62)
     path = Path(path)
     with path.open("rb") as file:
         packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC

@@ -7,7 +7,7 @@ are taken in ascending order of KV blocks.
 import torch
 from torch import Tensor
 
-from maskplan.build.host import index_tensor
+from maskplan.build.host import float_tensor, index_tensor
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
@@ -179,7 +179,7 @@ def _check_mass(mass: Tensor) -> None:
 
 def _shares(p: float | Tensor, heads: int) -> Tensor:
     """float64 [heads]."""
-    shares = torch.as_tensor(p, dtype=torch.float64)
+    shares = float_tensor(p, "p")
     fits = shares.ndim == 0 or tuple(shares.shape) == (heads,)
     if not fits or not bool(((shares >= 0) & (shares <= 1)).all()):
         raise PlanError(
@@ -226,7 +226,7 @@ def threshold(
     """
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
     scores = checked_scores(scores, _AXES, nan)
-    bars = broadcast(torch.as_tensor(bar, dtype=torch.float64), scores, "bar")
+    bars = broadcast(float_tensor(bar, "bar"), scores, "bar")
     if bool(bars.isnan().any()):
         raise PlanError(
             sentence(

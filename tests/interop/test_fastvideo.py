@@ -91,6 +91,11 @@ def test_missing_keys_can_be_named():
     assert book[1, 0, 0].density == 1.0
 
 
+def test_a_window_for_missing_keys_has_three_sides():
+    with pytest.raises(mp.PlanTypeError, match=r"size is not a triple in missing: got 3"):
+        fastvideo.book_of_mask_strategy({}, **MODEL, missing=3)
+
+
 def change(**keys):
     return json.loads(SMALL.read_text()) | keys
 
@@ -180,6 +185,8 @@ def test_a_bomb_is_not_unpacked(tmp_path):
     path.write_bytes(gzip.compress(b" " * 2**22))
     with pytest.raises(mp.PlanFileError, match=r"too large.*at most 1048576 bytes, unpacked"):
         fastvideo.read_mask_strategy(path, **MODEL, max_bytes=2**20)
+    with pytest.raises(mp.PlanTypeError, match="argument is not an integer in max_bytes"):
+        fastvideo.read_mask_strategy(path, **MODEL, max_bytes="1 MiB")
 
 
 def test_what_cannot_be_written_is_refused():

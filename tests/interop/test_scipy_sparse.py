@@ -74,9 +74,16 @@ def damaged(**arrays):
     return matrix
 
 
+def flat_blocks():
+    matrix = sp.bsr_array(np.ones((4, 4)), blocksize=(2, 2))
+    matrix.data = matrix.data.reshape(4, 4)
+    return matrix
+
+
 @pytest.mark.parametrize(
     ("call", "part"),
     [
+        (lambda: scipy_sparse.from_scipy(flat_blocks()), "data: got shape [4, 4], wanted [blocks"),
         (lambda: scipy_sparse.from_scipy(damaged(indices=[0, 9])), "indices: got 9"),
         (lambda: scipy_sparse.from_scipy(damaged(indices=[0, -1])), "indices: got -1"),
         (lambda: scipy_sparse.from_scipy(damaged(indptr=[0, 2, 1])), "indptr"),

@@ -100,6 +100,7 @@ def test_blocks_kept_in_part_need_a_word():
             lambda: sparge.from_mask_id(torch.full((1, 1, 1, 1), 2), 4, 4, arch="sm80"),
             "mask_id[0, 0, 0, 0]: got 2",
         ),
+        (lambda: sparge.block_size_of(["sm80"]), "unknown architecture in arch: got ['sm80']"),
         (lambda: sparge.from_mask_id(torch.ones(1, 1, 1, 1), 4, 4, arch="sm80"), "got float32"),
         (lambda: sparge.from_mask_id(torch.ones(1, 1).bool(), 4, 4, arch="sm80"), "2 axes"),
         (

@@ -220,6 +220,18 @@ TINY = {"block_size": (1, 1)}
             lambda: select.top_p(ROW * 0, 0.5, 1, 2, rule="xattention", **TINY),
             ["rows are empty", "(0, 0, 0)"],
         ),
+        (
+            lambda: select.top_p(ROW, "most", 1, 2, rule="svg2", **TINY),
+            ["argument is not a number in p", "'most' of type str"],
+        ),
+        (
+            lambda: select.top_p(ROW, torch.tensor([True]), 1, 2, rule="svg2", **TINY),
+            ["tensor has the wrong dtype in p", "got bool"],
+        ),
+        (
+            lambda: select.threshold(ROW, [0.5, None], 1, 2, strict=True, **TINY),
+            ["argument is not a number in bar[1]"],
+        ),
         (lambda: select.threshold(ROW, float("nan"), 1, 2, strict=True, **TINY), ["bar is NaN"]),
         (lambda: select.threshold(ROW, 2.0, 1, 2, strict=True, **TINY), ["rows are empty"]),
     ],
