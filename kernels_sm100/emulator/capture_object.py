@@ -67,7 +67,7 @@ def load_object(object_file: bytes, symbol: str, served: Mapping[str, int]) -> t
     Raises:
         CaptureError: if the object needs a symbol that is not served, or lacks `symbol`.
     """
-    import llvmlite.binding as llvm
+    import llvmlite.binding as llvm  # type: ignore[import-untyped] # it has no stubs
 
     if missing := sorted(undefined_symbols(object_file) - set(served)):
         raise CaptureError(
