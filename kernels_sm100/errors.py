@@ -6,39 +6,51 @@ which check caught it.
 """
 
 
-class KernelsError(Exception):
+class KernelError(Exception):
     """Base of every error that kernels_sm100 raises on purpose."""
 
 
-class EmulationError(KernelsError):
+class ConfigError(KernelError, ValueError):
+    """A configuration that no kernel is written for."""
+
+
+class UnavailableError(KernelError, RuntimeError):
+    """A package that is not installed, or a device that is not there."""
+
+
+class CaptureError(KernelError, RuntimeError):
+    """Host code that cannot be run, or a launch that cannot be captured."""
+
+
+class EmulatorError(KernelError, RuntimeError):
     """Base of everything that stops an emulated launch."""
 
 
-class PtxSyntaxError(EmulationError, ValueError):
+class PtxSyntaxError(EmulatorError, ValueError):
     """PTX that the parser does not understand."""
 
 
-class UnknownInstruction(EmulationError, NotImplementedError):  # noqa: N818 - names what it is
+class UnknownInstruction(EmulatorError, NotImplementedError):  # noqa: N818 - names what it is
     """An instruction, modifier or operand form that the emulator does not model."""
 
 
-class LaunchError(EmulationError, ValueError):
+class LaunchError(EmulatorError, ValueError):
     """A launch that no driver would accept: shape, shared memory or parameters."""
 
 
-class TensorMapError(EmulationError, ValueError):
+class TensorMapError(EmulatorError, ValueError):
     """A TMA descriptor, or a use of one, that the hardware would refuse."""
 
 
-class Deadlock(EmulationError):  # noqa: N818 - names what it is
+class Deadlock(EmulatorError):  # noqa: N818 - names what it is
     """No warp can move, and no asynchronous operation is outstanding."""
 
 
-class DivergenceError(EmulationError):
+class DivergenceError(EmulatorError):
     """A warp-wide instruction that the lanes it names do not reach together."""
 
 
-class BarrierError(EmulationError):
+class BarrierError(EmulatorError):
     """A barrier that is misused: not initialised, too many arrivals, wrong count."""
 
 
@@ -46,7 +58,7 @@ class BarrierOverrun(BarrierError):
     """A phase completed twice before a waiter saw it once."""
 
 
-class MemoryFault(EmulationError):  # noqa: N818 - the hardware's word
+class MemoryFault(EmulatorError):  # noqa: N818 - the hardware's word
     """An access outside of every allocation or window."""
 
 
@@ -58,11 +70,11 @@ class UninitialisedRead(MemoryFault):
     """A read of bytes, columns or registers that nobody wrote."""
 
 
-class TensorMemoryError(EmulationError):
+class TensorMemoryError(EmulatorError):
     """TMEM that is leaked, freed too early, or used outside of its allocation."""
 
 
-class RaceError(EmulationError):
+class RaceError(EmulatorError):
     """Two accesses, one of them a write, that nothing orders."""
 
 
@@ -70,7 +82,7 @@ class MissingFence(RaceError):
     """Accesses that are ordered, but whose proxies no fence joins."""
 
 
-class Trap(EmulationError):  # noqa: N818 - the instruction's name
+class Trap(EmulatorError):  # noqa: N818 - the instruction's name
     """The kernel executed `trap`."""
 
 

@@ -206,7 +206,7 @@ def emulate(
             `tcgen05.wait::ld`. Compilers that track the dependency in SASS leave the wait out.
 
     Raises:
-        EmulationError: by its class the first fault found; the text names the PTX line, and the
+        EmulatorError: by its class the first fault found; the text names the PTX line, and the
             source line where the PTX carries `.loc`.
     """
     from kernels_sm100.emulator.grid import run
