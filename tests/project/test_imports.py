@@ -24,10 +24,10 @@ LAYERS = (
     {"lower"},
     {"attention"},
     {"container"},
-    {"io", "book", "quality", "viz", "interop"},
+    {"io", "book", "quality", "viz", "interop", "diffusers", "bench"},
     {"", "cli"},
 )
-HEAVY = ("numba", "scipy", "matplotlib", "rich", "typer", "safetensors", "llvmlite")
+HEAVY = ("numba", "scipy", "matplotlib", "rich", "typer", "safetensors", "llvmlite", "diffusers")
 
 
 def layer_of(module: str) -> int:
