@@ -12,10 +12,10 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from kernels_sm100.emulator.capture_launch import HostLaunch, LaunchConfig, read_launch
 from kernels_sm100.errors import CaptureError, sentence
 
 _LAUNCH_FAILED = 719  # cudaErrorLaunchFailure
@@ -36,55 +36,11 @@ DEVICE_ATTRIBUTES = {
     76: 0,  # computeCapabilityMinor
     97: 232448,  # maxSharedMemoryPerBlockOptin
 }
-_CLUSTER_DIMENSION = 4  # cudaLaunchAttributeClusterDimension
-_COOPERATIVE = 2  # cudaLaunchAttributeCooperative
-_PROGRAMMATIC = 6  # cudaLaunchAttributeProgrammaticStreamSerialization
-_ATTRIBUTE_BYTES = 72  # u32 id, u32 padding, 64 bytes of value
 
 _Int = ctypes.c_int
 _Unsigned = ctypes.c_uint
 _Pointer = ctypes.c_void_p
 _String = ctypes.c_char_p
-
-
-class _LaunchConfig(ctypes.Structure):
-    """cudaLaunchConfig_t."""
-
-    _fields_ = (
-        ("grid", _Unsigned * 3),
-        ("block", _Unsigned * 3),
-        ("shared_bytes", ctypes.c_size_t),
-        ("stream", _Pointer),
-        ("attributes", _Pointer),
-        ("attribute_count", _Unsigned),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostLaunch:
-    """A launch as host code asked for it.
-
-    Attributes:
-        kernel: name of the entry.
-        grid, block, cluster: three sizes each.
-        shared_bytes: dynamic shared memory.
-        cooperative: whether all CTAs have to be resident at once.
-        arguments: address of an array of pointers, one a parameter; valid during the call only.
-    """
-
-    kernel: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    shared_bytes: int
-    cooperative: bool
-    arguments: int
-
-    def argument(self, number: int, size: int) -> bytes:
-        """The `size` bytes of a parameter, copied."""
-        pointer = _Pointer.from_address(self.arguments + 8 * number).value
-        assert pointer is not None
-        return ctypes.string_at(pointer, size)
 
 
 class _Listener(threading.local):
@@ -179,24 +135,6 @@ def _initialise_once(slot: Any, initialise: int, load: int, report: int) -> int:
     return int(code)
 
 
-def _attributes(config: _LaunchConfig) -> dict[int, bytes]:
-    found = {}
-    for number in range(config.attribute_count):
-        raw = ctypes.string_at(config.attributes + number * _ATTRIBUTE_BYTES, _ATTRIBUTE_BYTES)
-        found[int.from_bytes(raw[:4], "little")] = raw[8:]
-    if unknown := set(found) - {_CLUSTER_DIMENSION, _COOPERATIVE, _PROGRAMMATIC}:
-        raise CaptureError(
-            sentence(
-                what="launch attribute not known",
-                where="cudaLaunchKernelExC",
-                got=sorted(unknown),
-                wanted="cluster dimension, cooperative or programmatic serialization",
-                remedy="launch without it",
-            )
-        )
-    return found
-
-
 def _launch(config_pointer: Any, kernel: int, arguments: int) -> int:
     if not _listener.handlers:
         raise CaptureError(
@@ -208,23 +146,7 @@ def _launch(config_pointer: Any, kernel: int, arguments: int) -> int:
                 remedy="call host code through HostProgram",
             )
         )
-    config = config_pointer[0]
-    attributes = _attributes(config)
-    raw = attributes.get(_CLUSTER_DIMENSION)
-    cluster = (
-        [int.from_bytes(raw[4 * i : 4 * i + 4], "little") for i in range(3)] if raw else [1] * 3
-    )
-    _listener.handlers[-1](
-        HostLaunch(
-            kernel=_kernel_names[kernel],
-            grid=tuple(config.grid),
-            block=tuple(config.block),
-            cluster=(cluster[0], cluster[1], cluster[2]),
-            shared_bytes=int(config.shared_bytes),
-            cooperative=bool(attributes.get(_COOPERATIVE, b"\0")[0]),
-            arguments=arguments,
-        )
-    )
+    _listener.handlers[-1](read_launch(config_pointer[0], _kernel_names[kernel], arguments))
     return 0
 
 
@@ -280,7 +202,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., int], tuple[Any, ...]]] = {
     "_cudaLibraryGetKernel": (_get_kernel, (_PointerOut, _Pointer, _String)),
     "_cudaLibraryUnload": (_ok, (_Pointer,)),
     "_cudaGetLastError": (_ok, ()),
-    "_cudaLaunchKernelEx": (_launch, (ctypes.POINTER(_LaunchConfig), _Pointer, _Pointer)),
+    "_cudaLaunchKernelEx": (_launch, (ctypes.POINTER(LaunchConfig), _Pointer, _Pointer)),
     "cuda_dialect_init_library_once": (
         _initialise_once,
         (_PointerOut, _Pointer, _Pointer, _Pointer),

@@ -6,12 +6,53 @@ and only say otherwise.
 """
 
 import ctypes
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+
+from kernels_sm100.emulator.launch import GlobalMemory
 from kernels_sm100.errors import CaptureError, sentence
 
 CUDA = 2  # kDLCUDA
-_DEVICE_AT = 8  # offset of device_type in DLTensor, after the data pointer
+_HOST = (1, 3)  # kDLCPU, kDLCUDAHost
+
+
+class _DLTensor(ctypes.Structure):
+    """DLTensor, the first field of DLManagedTensor."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("type_code", ctypes.c_uint8),
+        ("type_bits", ctypes.c_uint8),
+        ("type_lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def _capsule(array: Any) -> tuple[Any, _DLTensor]:
+    """(what keeps it alive, DLTensor of `array`); a request without version gives this layout."""
+    device = array.__dlpack_device__()[0]
+    if device not in _HOST:
+        raise CaptureError(
+            sentence(
+                what="cannot emulate on this array",
+                where="as_cuda",
+                got=f"DLPack device type {int(device)}",
+                wanted="an array in host memory",
+                remedy="copy it with .cpu() first",
+            )
+        )
+    capsule = array.__dlpack__()
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype = ctypes.c_void_p
+    pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    return capsule, _DLTensor.from_address(pointer_of(capsule, b"dltensor"))
 
 
 class _ClaimsCuda:
@@ -24,14 +65,8 @@ class _ClaimsCuda:
         return (CUDA, 0)
 
     def __dlpack__(self, **_: Any) -> Any:
-        # Asked for without max_version, producers give the capsule whose layout is used here.
-        capsule = self._array.__dlpack__()
-        pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer_of.restype = ctypes.c_void_p
-        pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
-        address = pointer_of(capsule, b"dltensor")
-        assert address is not None
-        ctypes.c_int32.from_address(address + _DEVICE_AT).value = CUDA
+        capsule, tensor = _capsule(self._array)
+        tensor.device_type = CUDA
         return capsule
 
 
@@ -51,15 +86,61 @@ def as_cuda(array: Any) -> Any:
     """
     import tvm_ffi
 
-    device = array.__dlpack_device__()[0]
-    if device not in (1, 3):  # kDLCPU, kDLCUDAHost
+    return tvm_ffi.from_dlpack(_ClaimsCuda(array))
+
+
+def span(array: Any) -> tuple[int, int]:
+    """[first, last) byte addresses that elements of `array` lie in; equal if it has none."""
+    _keep, tensor = _capsule(array)
+    if tensor.rank and 0 in tensor.shape[: tensor.rank]:
+        return (0, 0)
+    size = -(-tensor.type_bits * tensor.type_lanes // 8)
+    low = high = 0
+    contiguous = 1
+    for axis in reversed(range(tensor.rank)):
+        stride = tensor.strides[axis] if tensor.strides else contiguous
+        contiguous *= tensor.shape[axis]
+        reach = (tensor.shape[axis] - 1) * stride
+        low, high = low + min(reach, 0), high + max(reach, 0)
+    start = (tensor.data or 0) + tensor.byte_offset
+    return start + low * size, start + (high + 1) * size
+
+
+def memory_of(arrays: Mapping[str, Any], *, unwritten: Collection[str] = ()) -> GlobalMemory:
+    """Device memory that holds these arrays and nothing else; the bytes are shared, not copied.
+
+    Arrays that overlap (one tensor passed as K and as V) are one allocation. Gaps inside a strided
+    array belong to it: fill them with what a kernel must not see.
+
+    Args:
+        arrays: name -> array of host memory.
+        unwritten: names whose bytes a kernel has to write before it reads them.
+
+    Raises:
+        CaptureError: for a name in `unwritten` that no array has, or an array not in host memory.
+    """
+    if strangers := sorted(set(unwritten) - set(arrays)):
         raise CaptureError(
             sentence(
-                what="cannot emulate on this array",
-                where="as_cuda",
-                got=f"DLPack device type {int(device)}",
-                wanted="an array in host memory",
-                remedy="copy it with .cpu() first",
+                what="unknown array",
+                where="memory_of",
+                got=f"unwritten={strangers}",
+                wanted=f"names out of {sorted(arrays)}",
+                remedy="name arrays as they are passed",
             )
         )
-    return tvm_ffi.from_dlpack(_ClaimsCuda(array))
+    merged: list[tuple[int, int, list[str]]] = []
+    for low, high, name in sorted((*span(array), name) for name, array in arrays.items()):
+        if low == high:
+            continue
+        if merged and low < merged[-1][1]:
+            start, end, names = merged[-1]
+            merged[-1] = (start, max(end, high), [*names, name])
+        else:
+            merged.append((low, high, [name]))
+    memory = GlobalMemory()
+    for low, high, names in merged:
+        raw = memoryview((ctypes.c_uint8 * (high - low)).from_address(low)).cast("B")
+        data = np.frombuffer(raw, np.uint8)
+        memory.add("+".join(names), data, written=not set(names) & set(unwritten))
+    return memory
