@@ -1,0 +1,900 @@
+"""Block-sparse attention forward for SM100: O and LSE from a walk of block lists.
+
+NOTE [Warp roles]: a CTA of 16 warps works on one or two tiles of 128 packed query rows at a time.
+
+    warps  0-3   softmax of Q tile 0     S -> P, row maximum and sum
+    warps  4-7   softmax of Q tile 1     (idle with one Q tile)
+    warps  8-11  correction              O *= factor; at the end O / sum -> shared memory, LSE
+    warp   12    MMA                     S = Q K^T, O += P V; owns tensor memory
+    warp   13    store                   O by TMA
+    warp   14    load                    Q, K, V by TMA
+    warp   15    idle
+
+Each role runs the same two loops, over work items and over the entries of an item's row, and reads
+the same tables (walk.py).
+
+NOTE [Barriers]: all are mbarriers, one per Q tile or per stage. "full" is arrived at by who fills,
+"empty" by who is done reading. Arrivals are per warp, MMA's by tcgen05.commit.
+
+    q_full, q_empty      load -> MMA       Q tile h in shared memory
+    kv_full, kv_empty    load -> MMA       stage s of the ring that K and V share: K0 V0 K1 V1 ...
+    s_full               MMA -> softmax    S of tile h in tensor memory
+    p_full               softmax and correction -> MMA: P of tile h written, O of tile h rescaled
+    scale_full, _empty   softmax -> correction: the factor of a step, or at the end of the row its sum
+                         and maximum, in shared memory
+    o_full               MMA -> correction the last P V of tile h is done
+    out_full, out_empty  correction -> store: O of tile h in shared memory
+
+S needs no "empty" barrier: P overwrites part of S once all of S is in registers, MMA waits for P
+before it issues P V, and S of the tile's next entry is issued behind that. O needs none: correction
+arrives at p_full for a row's first entry only after it has read the row before.
+
+NOTE [Tensor memory]: 512 columns of 128 lanes. S of tile h at 128 h, P over the upper half of its S,
+O of tile h at 256 + 128 h.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import cutlass
+import cutlass.cute as cute
+import cutlass.utils.blackwell_helpers as sm100
+from cutlass import BFloat16, Float16, Float32, Int32, Int64, const_expr
+from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
+from cutlass.utils import LayoutEnum, SmemAllocator
+
+from kernels_sm100.barriers import (
+    arrive_warp,
+    arrive_warp_tmem,
+    bit,
+    commit,
+    has,
+    init_all,
+    next_slot,
+    wait_tmem,
+)
+from kernels_sm100.config import TILE_K, TILE_Q, TMEM_COLUMNS, ForwardConfig
+from kernels_sm100.mask import apply, keep_words
+from kernels_sm100.softmax import (
+    exponentials,
+    log_sum_exp,
+    next_maximum,
+    row_maximum,
+    row_total,
+)
+from kernels_sm100.walk import SKIP, Walk, takes_part, tile_of, work_item
+
+WARPS = 16
+THREADS = 32 * WARPS
+CORRECTION_WARP, MMA_WARP, STORE_WARP, LOAD_WARP, IDLE_WARP = 8, 12, 13, 14, 15
+GROUP_WARPS = 4  # warps that share a tile's 128 rows
+REGISTERS_SOFTMAX, REGISTERS_CORRECTION, REGISTERS_OTHER = 192, 80, 48  # 65536 in all
+O_COLUMN = 256
+P_COLUMN = TILE_K // 2
+CHUNK = 32  # columns of S that a thread turns into P at a time
+ALIGN = 1024  # of tiles in shared memory, for the 128-byte swizzle
+DTYPE = {"bfloat16": BFloat16, "float16": Float16}
+
+
+class Barriers(NamedTuple):
+    """First barrier of each kind, see NOTE [Barriers]."""
+
+    q_full: cute.Pointer
+    q_empty: cute.Pointer
+    kv_full: cute.Pointer
+    kv_empty: cute.Pointer
+    s_full: cute.Pointer
+    p_full: cute.Pointer
+    scale_full: cute.Pointer
+    scale_empty: cute.Pointer
+    o_full: cute.Pointer
+    out_full: cute.Pointer
+    out_empty: cute.Pointer
+
+
+class Forward:
+    """The kernel of one configuration; `cute.compile` takes an instance.
+
+    Args:
+        config: what to compile.
+    """
+
+    def __init__(self, config: ForwardConfig) -> None:
+        self.config = config
+        self.q_tiles = config.q_tiles
+        self.stages = config.kv_stages
+        self.dtype = DTYPE[config.dtype]
+        self.head_dim = config.head_dim
+        self.head_dim_v = config.head_dim_v
+        self.pack = config.rows_per_token
+        self.group = config.group
+        self.qk_tile = (TILE_Q, TILE_K, config.head_dim)
+        self.pv_tile = (TILE_Q, config.head_dim_v, TILE_K)
+
+    def packed(self, tensor: cute.Tensor) -> cute.Tensor:
+        """[B, S, H, D] as ((G, S), D, H / G, B) with PackGQA, else (S, D, H, B): a view."""
+        b, s, h, d = tensor.shape
+        sb, ss, sh, sd = tensor.stride
+        if const_expr(self.pack == 1):
+            layout = cute.make_layout((s, d, h, b), stride=(ss, sd, sh, sb))
+        else:
+            layout = cute.make_layout(
+                ((self.pack, s), d, h // self.pack, b), stride=((sh, ss), sd, sh * self.pack, sb)
+            )
+        return cute.make_tensor(tensor.iterator, layout)
+
+    @cute.jit
+    def __call__(
+        self,
+        q: cute.Tensor,
+        k: cute.Tensor,
+        v: cute.Tensor,
+        o: cute.Tensor,
+        lse: cute.Tensor,
+        pattern_id: cute.Tensor,
+        row_ptr: cute.Tensor,
+        col: cute.Tensor,
+        tile_id: cute.Tensor,
+        tiles: cute.Tensor,
+        order: cute.Tensor,
+        rows: Int32,
+        scale_log2: Float32,
+        ctas: Int32,
+        stream: Any,
+    ):
+        """Launch the kernel.
+
+        Args:
+            q: [B, SQ, HQ, D].
+            k: [B, SK, HK, D].
+            v: [B, SK, HK, DV].
+            o: [B, SQ, HQ, DV], written.
+            lse: float32 [B, HQ, SQ], written: natural log.
+            pattern_id: int32 [B or 1, heads]: 1, HK or (not packed) HQ heads.
+            row_ptr: int64 [patterns * rows + 1].
+            col: int32 [entries].
+            tile_id: int32 [entries, parts].
+            tiles: int32 [T, part rows, 4].
+            order: int32 [pattern_id's batches * heads * rows].
+            rows: list rows of a pattern.
+            scale_log2: softmax scale times log2(e), positive.
+            ctas: CTAs to launch at most.
+            stream: CUDA stream.
+        """
+        seqlen_k, group = k.shape[1], self.group
+        heads = q.shape[2] // self.pack
+        part_rows = tiles.shape[1] * self.pack
+        tiles_per_row = part_rows * self.config.parts // self.config.cta_rows
+        heads_each = heads // pattern_id.shape[1]
+        batches_each = q.shape[0] // pattern_id.shape[0]
+        items = order.shape[0] * heads_each * batches_each * tiles_per_row
+        walk = Walk(
+            pattern_id=pattern_id,
+            row_ptr=row_ptr,
+            col=col,
+            tile_id=tile_id,
+            tiles=tiles,
+            order=order,
+            rows=rows,
+            heads=Int32(heads_each),
+            batches=Int32(batches_each),
+            tiles_per_row=Int32(tiles_per_row),
+            items=Int32(items),
+        )
+        lse_rows = self.packed_lse(lse)
+        q, o = self.packed(q), self.packed(o)
+        k = cute.make_tensor(k.iterator, cute.select(k.layout, mode=[1, 3, 2, 0]))
+        v = cute.make_tensor(v.iterator, cute.select(v.layout, mode=[3, 1, 2, 0]))
+
+        one = tcgen05.CtaGroup.ONE
+        mma_qk = sm100.make_trivial_tiled_mma(
+            self.dtype,
+            self.dtype,
+            OperandMajorMode.K,
+            OperandMajorMode.K,
+            Float32,
+            one,
+            self.qk_tile[:2],
+        )
+        mma_pv = sm100.make_trivial_tiled_mma(
+            self.dtype,
+            self.dtype,
+            OperandMajorMode.K,
+            OperandMajorMode.MN,
+            Float32,
+            one,
+            self.pv_tile[:2],
+            tcgen05.OperandSource.TMEM,
+        )
+        q_layout = sm100.make_smem_layout_a(mma_qk, self.qk_tile, self.dtype, self.q_tiles)
+        k_layout = self.ring(sm100.make_smem_layout_b(mma_qk, self.qk_tile, self.dtype, self.stages))
+        v_layout = self.ring(sm100.make_smem_layout_b(mma_pv, self.pv_tile, self.dtype, self.stages))
+        p_layout = sm100.make_smem_layout_a(mma_pv, self.pv_tile, self.dtype, 1)
+        out_tile = (TILE_Q, self.head_dim_v)
+        o_layout = sm100.make_smem_layout_epi(
+            self.dtype, LayoutEnum.ROW_MAJOR, out_tile, self.q_tiles
+        )
+
+        load = cpasync.CopyBulkTensorTileG2SOp(one)
+        cluster = cute.tiled_divide(cute.make_layout((1, 1, 1)), (mma_qk.thr_id.shape,)).shape
+        per_stage = partial(cute.select, mode=[0, 1, 2])
+        atom_q, q = cute.nvgpu.make_tiled_tma_atom_A(
+            load, q, per_stage(q_layout), self.qk_tile, mma_qk, cluster
+        )
+        atom_k, k = cute.nvgpu.make_tiled_tma_atom_B(
+            load, k, per_stage(k_layout), self.qk_tile, mma_qk, cluster
+        )
+        atom_v, v = cute.nvgpu.make_tiled_tma_atom_B(
+            load, v, per_stage(v_layout), self.pv_tile, mma_pv, cluster
+        )
+        atom_o, o = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileS2GOp(), o, cute.select(o_layout, mode=[0, 1]), out_tile
+        )
+
+        stages, tiles_q, dtype = self.stages, self.q_tiles, self.dtype
+        kv_size = self.stages * self.config.stage_bytes // 2
+
+        @cute.struct
+        class Storage:
+            q_full: cute.struct.MemRange[Int64, tiles_q]
+            q_empty: cute.struct.MemRange[Int64, tiles_q]
+            kv_full: cute.struct.MemRange[Int64, stages]
+            kv_empty: cute.struct.MemRange[Int64, stages]
+            s_full: cute.struct.MemRange[Int64, tiles_q]
+            p_full: cute.struct.MemRange[Int64, tiles_q]
+            scale_full: cute.struct.MemRange[Int64, tiles_q]
+            scale_empty: cute.struct.MemRange[Int64, tiles_q]
+            o_full: cute.struct.MemRange[Int64, tiles_q]
+            out_full: cute.struct.MemRange[Int64, tiles_q]
+            out_empty: cute.struct.MemRange[Int64, tiles_q]
+            tmem: Int32
+            scale: cute.struct.MemRange[Float32, tiles_q * TILE_Q]
+            maximum: cute.struct.MemRange[Float32, tiles_q * TILE_Q]
+            o: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(o_layout)], ALIGN]
+            q: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(q_layout)], ALIGN]
+            kv: cute.struct.Align[cute.struct.MemRange[dtype, kv_size], ALIGN]
+
+        self.storage = Storage
+        self.kernel(
+            atom_q,
+            atom_k,
+            atom_v,
+            atom_o,
+            q,
+            k,
+            v,
+            o,
+            lse_rows,
+            walk,
+            scale_log2,
+            Int32(seqlen_k),
+            mma_qk,
+            mma_pv,
+            q_layout,
+            k_layout,
+            v_layout,
+            p_layout,
+            o_layout,
+        ).launch(
+            grid=(cutlass.min(ctas, walk.items), 1, 1),
+            block=(THREADS, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=1,
+        )
+
+    def packed_lse(self, lse: cute.Tensor) -> cute.Tensor:
+        """[B, H, S] as (rows, heads, B), rows packed as those of O."""
+        b, h, s = lse.shape
+        sb, sh, ss = lse.stride
+        if const_expr(self.pack == 1):
+            layout = cute.make_layout((s, h, b), stride=(ss, sh, sb))
+        else:
+            layout = cute.make_layout(
+                ((self.pack, s), h // self.pack, b), stride=((sh, ss), sh * self.pack, sb)
+            )
+        return cute.make_tensor(lse.iterator, layout)
+
+    def ring(self, layout: cute.ComposedLayout) -> cute.ComposedLayout:
+        """`layout` of K or V with the stage stride that both share."""
+        outer = layout.outer
+        stride = self.config.stage_bytes // 2
+        return cute.make_composed_layout(
+            layout.inner,
+            0,
+            cute.make_layout(outer.shape, stride=(*outer.stride[:-1], stride)),
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        atom_q: cute.CopyAtom,
+        atom_k: cute.CopyAtom,
+        atom_v: cute.CopyAtom,
+        atom_o: cute.CopyAtom,
+        q: cute.Tensor,
+        k: cute.Tensor,
+        v: cute.Tensor,
+        o: cute.Tensor,
+        lse: cute.Tensor,
+        walk: Walk,
+        scale_log2: Float32,
+        seqlen_k: Int32,
+        mma_qk: cute.TiledMma,
+        mma_pv: cute.TiledMma,
+        q_layout: cute.ComposedLayout,
+        k_layout: cute.ComposedLayout,
+        v_layout: cute.ComposedLayout,
+        p_layout: cute.ComposedLayout,
+        o_layout: cute.ComposedLayout,
+    ):
+        """Set up what the roles share, then become one of them."""
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        storage = SmemAllocator().allocate(self.storage)
+        barriers = Barriers(*(getattr(storage, name).data_ptr() for name in Barriers._fields))
+        if warp == LOAD_WARP:
+            for atom in (atom_q, atom_k, atom_v, atom_o):
+                cpasync.prefetch_descriptor(atom)
+            with cute.arch.elect_one():
+                self.init_barriers(barriers)
+            cute.arch.mbarrier_init_fence()
+        if warp == MMA_WARP:
+            cute.arch.alloc_tmem(TMEM_COLUMNS, storage.tmem.ptr)
+            cute.arch.relinquish_tmem_alloc_permit()
+        cute.arch.sync_threads()
+        tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, storage.tmem.ptr)
+
+        s_q = storage.q.get_tensor(q_layout.outer, swizzle=q_layout.inner)
+        s_k = storage.kv.get_tensor(k_layout.outer, swizzle=k_layout.inner)
+        s_v = cute.make_tensor(cute.recast_ptr(s_k.iterator, v_layout.inner), v_layout.outer)
+        s_o = storage.o.get_tensor(o_layout.outer, swizzle=o_layout.inner)
+        scale = storage.scale.get_tensor(cute.make_layout((TILE_Q, self.q_tiles)))
+        maximum = storage.maximum.get_tensor(cute.make_layout((TILE_Q, self.q_tiles)))
+        thr_qk, thr_pv = mma_qk.get_slice(0), mma_pv.get_slice(0)
+        acc_s = thr_qk.make_fragment_C(thr_qk.partition_shape_C(self.qk_tile[:2]))
+        acc_o = thr_pv.make_fragment_C(thr_pv.partition_shape_C(self.pv_tile[:2]))
+
+        if warp == LOAD_WARP:
+            cute.arch.setmaxregister_decrease(REGISTERS_OTHER)
+            self.load(
+                atom_q, atom_k, atom_v, q, k, v, s_q, s_k, s_v, thr_qk, thr_pv, walk, barriers
+            )
+        if warp == MMA_WARP:
+            cute.arch.setmaxregister_decrease(REGISTERS_OTHER)
+            p_smem = cute.make_tensor(acc_s.iterator, p_layout.outer)
+            frag_p = thr_pv.make_fragment_A(p_smem)[None, None, None, 0]
+            self.mma(
+                mma_qk, mma_pv, s_q, s_k, s_v, frag_p.layout, acc_s.layout, acc_o.layout, tmem,
+                walk, barriers,
+            )
+        if warp == STORE_WARP:
+            cute.arch.setmaxregister_decrease(REGISTERS_OTHER)
+            self.store(atom_o, o, s_o, walk, barriers)
+        if warp == IDLE_WARP:
+            cute.arch.setmaxregister_decrease(REGISTERS_OTHER)
+        if warp < CORRECTION_WARP:
+            cute.arch.setmaxregister_increase(REGISTERS_SOFTMAX)
+            if warp < GROUP_WARPS * self.q_tiles:
+                self.softmax(
+                    acc_s.layout, tmem, scale, maximum, walk, scale_log2, seqlen_k, thr_qk,
+                    barriers,
+                )
+        if warp >= CORRECTION_WARP and warp < MMA_WARP:
+            cute.arch.setmaxregister_decrease(REGISTERS_CORRECTION)
+            self.correction(
+                acc_o.layout, tmem, scale, maximum, s_o, lse, walk, scale_log2, thr_pv, barriers
+            )
+        cute.arch.sync_threads()
+        if warp == MMA_WARP:
+            cute.arch.dealloc_tmem(tmem, TMEM_COLUMNS)
+
+    @cute.jit
+    def init_barriers(self, barriers: Barriers):
+        """Arrivals that each barrier waits for, by one thread."""
+        h, s = self.q_tiles, self.stages
+        init_all(barriers.q_full, h, 1)
+        init_all(barriers.q_empty, h, 1)
+        init_all(barriers.kv_full, s, 1)
+        init_all(barriers.kv_empty, s, 1)
+        init_all(barriers.s_full, h, 1)
+        init_all(barriers.p_full, h, 2 * GROUP_WARPS)
+        init_all(barriers.scale_full, h, GROUP_WARPS)
+        init_all(barriers.scale_empty, h, GROUP_WARPS)
+        init_all(barriers.o_full, h, 1)
+        init_all(barriers.out_full, h, GROUP_WARPS)
+        init_all(barriers.out_empty, h, 1)
+
+    @cute.jit
+    def load(
+        self,
+        atom_q: cute.CopyAtom,
+        atom_k: cute.CopyAtom,
+        atom_v: cute.CopyAtom,
+        q: cute.Tensor,
+        k: cute.Tensor,
+        v: cute.Tensor,
+        s_q: cute.Tensor,
+        s_k: cute.Tensor,
+        s_v: cute.Tensor,
+        thr_qk: cute.ThrMma,
+        thr_pv: cute.ThrMma,
+        walk: Walk,
+        barriers: Barriers,
+    ):
+        """Load Q of a work item once, then K and V of each entry."""
+        bytes_q = TILE_Q * self.head_dim * 2
+        bytes_k = TILE_K * self.head_dim * 2
+        bytes_v = TILE_K * self.head_dim_v * 2
+        per_kv_head = 1 if const_expr(self.config.pack_gqa) else self.group
+        slot, phase, q_phase = Int32(0), Int32(1), Int32(1)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = work_item(walk, index)
+            kv_head = item.head // per_kv_head
+            q_of = cute.local_tile(
+                q[None, None, item.head, item.batch], (TILE_Q, self.head_dim), (None, 0)
+            )
+            k_of = cute.local_tile(
+                k[None, None, kv_head, item.batch], (TILE_K, self.head_dim), (None, 0)
+            )
+            v_of = cute.local_tile(
+                v[None, None, kv_head, item.batch], (self.head_dim_v, TILE_K), (0, None)
+            )
+            s_q_of, g_q = self.tma_parts(atom_q, s_q, thr_qk.partition_A(q_of))
+            s_k_of, g_k = self.tma_parts(atom_k, s_k, thr_qk.partition_B(k_of))
+            s_v_of, g_v = self.tma_parts(atom_v, s_v, thr_pv.partition_B(v_of))
+            if item.count > 0:
+                for h in cutlass.range_constexpr(self.q_tiles):
+                    cute.arch.mbarrier_wait(barriers.q_empty + h, q_phase)
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive_and_expect_tx(barriers.q_full + h, bytes_q)
+                    cute.copy(
+                        atom_q,
+                        g_q[None, item.tile * self.q_tiles + h],
+                        s_q_of[None, h],
+                        tma_bar_ptr=barriers.q_full + h,
+                    )
+                q_phase ^= 1
+                for e in cutlass.range(item.count, unroll=1):
+                    block = walk.col[item.begin + e]
+                    cute.arch.mbarrier_wait(barriers.kv_empty + slot, phase)
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive_and_expect_tx(barriers.kv_full + slot, bytes_k)
+                    cute.copy(
+                        atom_k,
+                        g_k[None, block],
+                        s_k_of[None, slot],
+                        tma_bar_ptr=barriers.kv_full + slot,
+                    )
+                    slot, phase = next_slot(slot, phase, self.stages)
+                    cute.arch.mbarrier_wait(barriers.kv_empty + slot, phase)
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive_and_expect_tx(barriers.kv_full + slot, bytes_v)
+                    cute.copy(
+                        atom_v,
+                        g_v[None, block],
+                        s_v_of[None, slot],
+                        tma_bar_ptr=barriers.kv_full + slot,
+                    )
+                    slot, phase = next_slot(slot, phase, self.stages)
+            index += cute.arch.grid_dim()[0]
+        # The CTA must not end while a commit is still to arrive at its barriers.
+        for _ in cutlass.range(self.stages, unroll=1):
+            cute.arch.mbarrier_wait(barriers.kv_empty + slot, phase)
+            slot, phase = next_slot(slot, phase, self.stages)
+        for h in cutlass.range_constexpr(self.q_tiles):
+            cute.arch.mbarrier_wait(barriers.q_empty + h, q_phase)
+
+    def tma_parts(
+        self, atom: cute.CopyAtom, shared: cute.Tensor, source: cute.Tensor
+    ) -> tuple[cute.Tensor, cute.Tensor]:
+        """(shared memory by stage, global memory by block) as a TMA copy takes them."""
+        return cpasync.tma_partition(
+            atom,
+            0,
+            cute.make_layout(1),
+            cute.group_modes(shared, 0, 3),
+            cute.group_modes(source, 0, 3),
+        )
+
+    @cute.jit
+    def gemm(
+        self,
+        mma: cute.TiledMma,
+        acc: cute.Tensor,
+        a: cute.Tensor,
+        b: cute.Tensor,
+        accumulate: Any,
+    ):
+        """acc = a b, or += where `accumulate`: one MMA per 16 of the inner dimension."""
+        atom = cute.make_mma_atom(mma.op)
+        for i in cutlass.range_constexpr(cute.size(a.shape[2])):
+            atom.set(tcgen05.Field.ACCUMULATE, True if const_expr(i > 0) else accumulate)
+            cute.gemm(atom, acc, a[None, None, i], b[None, None, i], acc)
+
+    @cute.jit
+    def mma(
+        self,
+        mma_qk: cute.TiledMma,
+        mma_pv: cute.TiledMma,
+        s_q: cute.Tensor,
+        s_k: cute.Tensor,
+        s_v: cute.Tensor,
+        layout_p: cute.Layout,
+        layout_s: cute.Layout,
+        layout_o: cute.Layout,
+        tmem: cute.Pointer,
+        walk: Walk,
+        barriers: Barriers,
+    ):
+        """Issue S of an entry behind P V of the one before.
+
+        Step e of a row issues P V of entry e - 1 and S of entry e, tile by tile, so that softmax of
+        one tile runs under the MMAs of the other.
+        """
+        frag_q = mma_qk.get_slice(0).make_fragment_A(s_q)
+        frag_k = mma_qk.get_slice(0).make_fragment_B(s_k)
+        frag_v = mma_pv.get_slice(0).make_fragment_B(s_v)
+        half_words = Float32.width // self.dtype.width
+        acc_s = [cute.make_tensor(tmem + TILE_K * h, layout_s) for h in range(self.q_tiles)]
+        acc_o = [
+            cute.make_tensor(tmem + (O_COLUMN + TILE_Q * h), layout_o) for h in range(self.q_tiles)
+        ]
+        p_base = cute.recast_ptr(tmem, dtype=self.dtype)
+        frag_p = [
+            cute.make_tensor(p_base + (TILE_K * h + P_COLUMN) * half_words, layout_p)
+            for h in range(self.q_tiles)
+        ]
+        slot, phase = Int32(0), Int32(0)
+        q_phase, p_phase = Int32(0), Int32(0)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = work_item(walk, index)
+            before, seen = Int32(0), Int32(0)
+            for e in cutlass.range(item.count + 1, unroll=1):
+                now = Int32(0)
+                if e < item.count:
+                    now = takes_part(walk, item.begin + e, self.q_tiles, self.config.parts)
+                v_slot = slot
+                if e > 0:
+                    cute.arch.mbarrier_wait(barriers.kv_full + slot, phase)
+                    slot, phase = next_slot(slot, phase, self.stages)
+                for h in cutlass.range_constexpr(self.q_tiles):
+                    if has(before, h):
+                        wait_tmem(barriers.p_full + h, bit(p_phase, h))
+                        self.gemm(
+                            mma_pv,
+                            acc_o[h],
+                            frag_p[h],
+                            frag_v[None, None, None, v_slot],
+                            has(seen, h),
+                        )
+                        p_phase ^= 1 << h
+                        seen |= 1 << h
+                    if e == item.count and has(seen, h):
+                        commit(barriers.o_full + h)
+                    if const_expr(h == self.q_tiles - 1):
+                        if e > 0:
+                            commit(barriers.kv_empty + v_slot)
+                    if e < item.count:
+                        if e == 0:
+                            cute.arch.mbarrier_wait(barriers.q_full + h, q_phase)
+                        if const_expr(h == 0):
+                            cute.arch.mbarrier_wait(barriers.kv_full + slot, phase)
+                        if has(now, h):
+                            self.gemm(
+                                mma_qk,
+                                acc_s[h],
+                                frag_q[None, None, None, h],
+                                frag_k[None, None, None, slot],
+                                False,
+                            )
+                            commit(barriers.s_full + h)
+                if e < item.count:
+                    commit(barriers.kv_empty + slot)
+                    slot, phase = next_slot(slot, phase, self.stages)
+                    if e == item.count - 1:
+                        for h in cutlass.range_constexpr(self.q_tiles):
+                            commit(barriers.q_empty + h)
+                before = now
+            if item.count > 0:
+                q_phase ^= 1
+            index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def softmax(
+        self,
+        layout_s: cute.Layout,
+        tmem: cute.Pointer,
+        scale: cute.Tensor,
+        maximum: cute.Tensor,
+        walk: Walk,
+        scale_log2: Float32,
+        seqlen_k: Int32,
+        thr_qk: cute.ThrMma,
+        barriers: Barriers,
+    ):
+        """Turn S of one Q tile into P, entry by entry; a thread owns a row."""
+        thread = cute.arch.thread_idx()[0] % TILE_Q
+        tile_index = cute.arch.make_warp_uniform(cute.arch.warp_idx() // GROUP_WARPS)
+        acc = cute.make_tensor(tmem + TILE_K * tile_index, layout_s)[(None, None), 0, 0]
+        acc_p = cute.make_tensor(
+            tmem + (TILE_K * tile_index + P_COLUMN),
+            cute.composition(acc.layout, cute.make_layout((TILE_Q, TILE_K // 2))),
+        )
+        load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(CHUNK)), Float32)
+        save = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(CHUNK // 2)), Float32)
+        load = tcgen05.make_tmem_copy(load, acc).get_slice(thread)
+        save = tcgen05.make_tmem_copy(save, acc_p).get_slice(thread)
+        coordinates = thr_qk.partition_C(cute.make_identity_tensor(self.qk_tile[:2]))
+        shape_s = load.partition_D(coordinates[(None, None), 0, 0]).shape
+        shape_p = save.partition_S(cute.make_identity_tensor((TILE_Q, TILE_K // 2))).shape
+        source, target = load.partition_S(acc), save.partition_D(acc_p)
+
+        s_phase, empty_phase = Int32(0), Int32(1)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = work_item(walk, index)
+            row = item.row_offset * self.config.cta_rows + thread
+            if const_expr(self.config.parts != self.q_tiles):
+                row += tile_index * TILE_Q
+            row = row // self.pack
+            row_max, row_sum, steps = -Float32.inf, Float32(0.0), Int32(0)
+            for e in cutlass.range(item.count, unroll=1):
+                tile = tile_of(walk, item.begin + e, tile_index, self.config.parts)
+                if tile != SKIP:
+                    keys_left = seqlen_k - walk.col[item.begin + e] * TILE_K
+                    words = keep_words(walk, tile, row, keys_left)
+                    wait_tmem(barriers.s_full + tile_index, s_phase)
+                    s_phase ^= 1
+                    scores = cute.make_rmem_tensor(shape_s, Float32)
+                    cute.copy(load, source, scores)
+                    cute.arch.fence_view_async_tmem_load()
+                    if tile >= 0 or keys_left < TILE_K:
+                        apply(scores, words)
+                    found = row_maximum(scores, row_max)
+                    row_max, safe, factor = next_maximum(
+                        row_max, found, scale_log2, self.config.rescale_log2
+                    )
+                    cute.arch.mbarrier_wait(barriers.scale_empty + tile_index, empty_phase)
+                    empty_phase ^= 1
+                    scale[thread, tile_index] = factor
+                    arrive_warp(barriers.scale_full + tile_index)
+                    self.probabilities(scores, shape_p, save, target, scale_log2, -safe * scale_log2)
+                    cute.arch.fence_view_async_tmem_store()
+                    arrive_warp_tmem(barriers.p_full + tile_index)
+                    row_sum = row_total(scores, row_sum * factor)
+                    steps += 1
+            if steps > 0:
+                cute.arch.mbarrier_wait(barriers.scale_empty + tile_index, empty_phase)
+                empty_phase ^= 1
+                scale[thread, tile_index] = row_sum
+                maximum[thread, tile_index] = row_max
+                arrive_warp(barriers.scale_full + tile_index)
+            index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def probabilities(
+        self,
+        scores: cute.Tensor,
+        shape_p: cute.Shape,
+        save: cute.TiledCopy,
+        target: cute.Tensor,
+        scale_log2: Float32,
+        bias: Float32,
+    ):
+        """P of a row into tensor memory, a chunk at a time, so that few registers hold it."""
+        words = cute.make_rmem_tensor(shape_p, Float32)
+        halves = cute.make_tensor(
+            cute.recast_ptr(words.iterator, dtype=self.dtype), cute.make_layout(TILE_K)
+        )
+        by_chunk = cute.logical_divide(
+            cute.make_tensor(scores.iterator, cute.make_layout(TILE_K)), cute.make_layout(CHUNK)
+        )
+        halves = cute.logical_divide(halves, cute.make_layout(CHUNK))
+        for i in cutlass.range_constexpr(TILE_K // CHUNK):
+            exponentials(by_chunk[None, i], scale_log2, bias)
+            halves[None, i].store(by_chunk[None, i].load().to(self.dtype))
+            cute.copy(save, words[None, None, i], target[None, None, i])
+
+    @cute.jit
+    def correction(
+        self,
+        layout_o: cute.Layout,
+        tmem: cute.Pointer,
+        scale: cute.Tensor,
+        maximum: cute.Tensor,
+        s_o: cute.Tensor,
+        lse: cute.Tensor,
+        walk: Walk,
+        scale_log2: Float32,
+        thr_pv: cute.ThrMma,
+        barriers: Barriers,
+    ):
+        """Rescale O where a row's maximum has moved; at the end normalise and hand over O."""
+        thread = cute.arch.thread_idx()[0] % TILE_Q
+        acc_o = [
+            cute.make_tensor(tmem + (O_COLUMN + TILE_Q * h), layout_o)[(None, None), 0, 0]
+            for h in range(self.q_tiles)
+        ]
+        scale_phase, o_phase, out_phase = Int32(0), Int32(0), Int32(1)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = work_item(walk, index)
+            seen = Int32(0)
+            for e in cutlass.range(item.count, unroll=1):
+                now = takes_part(walk, item.begin + e, self.q_tiles, self.config.parts)
+                for h in cutlass.range_constexpr(self.q_tiles):
+                    if has(now, h):
+                        cute.arch.mbarrier_wait(barriers.scale_full + h, bit(scale_phase, h))
+                        factor = scale[thread, h]
+                        arrive_warp(barriers.scale_empty + h)
+                        if has(seen, h):
+                            self.rescale(acc_o[h], thread, factor)
+                        arrive_warp_tmem(barriers.p_full + h)
+                scale_phase ^= now
+                seen |= now
+            for h in cutlass.range_constexpr(self.q_tiles):
+                total, largest = Float32(0.0), -Float32.inf
+                if has(seen, h):
+                    cute.arch.mbarrier_wait(barriers.scale_full + h, bit(scale_phase, h))
+                    total, largest = scale[thread, h], maximum[thread, h]
+                    arrive_warp(barriers.scale_empty + h)
+                    wait_tmem(barriers.o_full + h, bit(o_phase, h))
+                cute.arch.mbarrier_wait(barriers.out_empty + h, out_phase)
+                self.write_out(acc_o[h], s_o[None, None, h], thread, total, has(seen, h))
+                cute.arch.fence_view_async_shared()
+                arrive_warp(barriers.out_full + h)
+                row = (item.tile * self.q_tiles + h) * TILE_Q + thread
+                if row < cute.size(lse.shape[0]):
+                    lse[row, item.head, item.batch] = log_sum_exp(largest, total, scale_log2)
+            scale_phase ^= seen
+            o_phase ^= seen
+            out_phase ^= 1
+            index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def rescale(self, acc: cute.Tensor, thread: Int32, factor: Float32):
+        """O *= factor, row by row; skipped where no row of the warp needs it."""
+        if const_expr(self.config.lazy_rescale):
+            if cute.arch.vote_any_sync(factor < 1.0):
+                self.multiply(acc, thread, factor)
+        else:
+            self.multiply(acc, thread, factor)
+
+    @cute.jit
+    def multiply(self, acc: cute.Tensor, thread: Int32, factor: Float32):
+        """O *= factor in tensor memory, 16 columns at a time."""
+        step = const_expr(16)
+        part = cute.logical_divide(acc, cute.make_layout((TILE_Q, step)))
+        load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(step)), Float32)
+        save = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(step)), Float32)
+        load = tcgen05.make_tmem_copy(load, part[(None, None), 0]).get_slice(thread)
+        save = tcgen05.make_tmem_copy(save, part[(None, None), 0]).get_slice(thread)
+        source = load.partition_S(part[(None, None), None])
+        target = save.partition_D(part[(None, None), None])
+        shape = load.partition_D(cute.make_identity_tensor((TILE_Q, step)))[None, 0, 0].shape
+        for i in cutlass.range_constexpr(self.head_dim_v // step):
+            values = cute.make_rmem_tensor(shape, Float32)
+            cute.copy(load, source[None, 0, 0, i], values)
+            cute.arch.fence_view_async_tmem_load()
+            for j in cutlass.range_constexpr(0, step, 2):
+                values[j], values[j + 1] = cute.arch.mul_packed_f32x2(
+                    (values[j], values[j + 1]), (factor, factor)
+                )
+            cute.copy(save, values, target[None, 0, 0, i])
+        cute.arch.fence_view_async_tmem_store()
+
+    @cute.jit
+    def write_out(
+        self, acc: cute.Tensor, s_o: cute.Tensor, thread: Int32, total: Float32, visited: Any
+    ):
+        """O / total of a row to shared memory; zeros where the tile visited nothing."""
+        step = const_expr(16)
+        part = cute.logical_divide(acc, cute.make_layout((TILE_Q, step)))
+        out = cute.logical_divide(s_o, cute.make_layout((TILE_Q, step)))
+        load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(step)), Float32)
+        tiled = tcgen05.make_tmem_copy(load, part[(None, None), 0])
+        load = tiled.get_slice(thread)
+        source = load.partition_S(part[(None, None), None])
+        save = cute.make_copy_atom(
+            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=128
+        )
+        save = cute.make_tiled_copy_D(save, tiled)
+        target = save.get_slice(thread).partition_D(out[(None, None), None])
+        shape = load.partition_D(cute.make_identity_tensor((TILE_Q, step)))[None, 0, 0].shape
+        factor = cute.arch.rcp_approx(total) if total != 0.0 else Float32(0.0)
+        for i in cutlass.range_constexpr(self.head_dim_v // step):
+            values = cute.make_rmem_tensor(shape, Float32)
+            values.fill(0.0)
+            if visited:
+                cute.copy(load, source[None, 0, 0, i], values)
+                cute.arch.fence_view_async_tmem_load()
+                for j in cutlass.range_constexpr(0, step, 2):
+                    values[j], values[j + 1] = cute.arch.mul_packed_f32x2(
+                        (values[j], values[j + 1]), (factor, factor)
+                    )
+            narrow = cute.make_rmem_tensor(target[None, 0, 0, i].shape, self.dtype)
+            flat = cute.make_tensor(narrow.iterator, cute.make_layout(step))
+            flat.store(cute.make_tensor(values.iterator, flat.layout).load().to(self.dtype))
+            cute.copy(save, narrow, target[None, 0, 0, i])
+
+    @cute.jit
+    def store(
+        self, atom_o: cute.CopyAtom, o: cute.Tensor, s_o: cute.Tensor, walk: Walk, barriers: Barriers
+    ):
+        """Store O of each Q tile by TMA, from one lane; rows past the end are outside the map."""
+        phase = Int32(0)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = work_item(walk, index)
+            out = cute.local_tile(
+                o[None, None, item.head, item.batch], (TILE_Q, self.head_dim_v), (None, 0)
+            )
+            source, target = cpasync.tma_partition(
+                atom_o,
+                0,
+                cute.make_layout(1),
+                cute.group_modes(s_o, 0, 2),
+                cute.group_modes(out, 0, 2),
+            )
+            for h in cutlass.range_constexpr(self.q_tiles):
+                cute.arch.mbarrier_wait(barriers.out_full + h, phase)
+                with cute.arch.elect_one():
+                    cute.copy(
+                        atom_o, source[None, h], target[None, item.tile * self.q_tiles + h]
+                    )
+                    cute.arch.cp_async_bulk_commit_group()
+            for h in cutlass.range_constexpr(self.q_tiles):
+                with cute.arch.elect_one():
+                    cute.arch.cp_async_bulk_wait_group(self.q_tiles - 1 - h, read=True)
+                    cute.arch.mbarrier_arrive(barriers.out_empty + h)
+            phase ^= 1
+            index += cute.arch.grid_dim()[0]
+
+
+def compile_arguments(config: ForwardConfig) -> tuple[Any, ...]:
+    """Arguments of `Forward.__call__` without storage, every size and stride dynamic."""
+    from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+    dtype = DTYPE[config.dtype]
+    batch, seqlen_q, seqlen_k, heads, kv_heads = (cute.sym_int() for _ in range(5))
+
+    def activation(seqlen: Any, heads: Any, width: int) -> Any:
+        strides = (cute.sym_int64(divisibility=8) for _ in range(3))
+        return make_fake_tensor(
+            dtype, (batch, seqlen, heads, width), (*strides, 1), assumed_align=16
+        )
+
+    def table(kind: Any, *shape: Any, align: int | None = None) -> Any:
+        """Compact, the last size fastest."""
+        order = tuple(range(len(shape)))[::-1]
+        return cute.runtime.make_fake_compact_tensor(
+            kind, shape, stride_order=order, assumed_align=align
+        )
+
+    return (
+        activation(seqlen_q, heads, config.head_dim),
+        activation(seqlen_k, kv_heads, config.head_dim),
+        activation(seqlen_k, kv_heads, config.head_dim_v),
+        activation(seqlen_q, heads, config.head_dim_v),
+        table(Float32, batch, heads, seqlen_q),
+        table(Int32, cute.sym_int(), cute.sym_int()),
+        table(Int64, cute.sym_int()),
+        table(Int32, cute.sym_int()),
+        table(Int32, cute.sym_int(), config.parts),
+        table(Int32, cute.sym_int(), cute.sym_int(), TILE_K // 32, align=16),
+        table(Int32, cute.sym_int()),
+        Int32(0),
+        Float32(0.0),
+        Int32(0),
+        make_fake_stream(use_tvm_ffi_env_stream=True),
+    )
+
+
+def compile_forward(config: ForwardConfig) -> Any:
+    """The compiled kernel: call it with tensors in the order of `Forward.__call__`, no stream."""
+    return cute.compile(
+        Forward(config),
+        *compile_arguments(config),
+        options=f"--enable-tvm-ffi --gpu-arch {config.arch}",
+    )
