@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from maskplan.plan import BlockLists
+from maskplan.plan import BlockLists, require_exact
 
 _DIGEST_VERSION = b"maskplan digest 1"
 _ARRAYS = ("pattern_id", "row_ptr", "col", "tile_id", "tiles")
@@ -23,6 +23,7 @@ def canonical(plan: ListsT) -> ListsT:
     """
     from maskplan import normal_kernel as kernels
 
+    require_exact(plan, "canonical")
     axes = plan.axes
     tiles = plan.tiles.numpy()
     row_ptr, col = plan.row_ptr.numpy(), plan.col.numpy()

@@ -5,6 +5,7 @@ Both hold block CSR over P distinct patterns, a `pattern_id` that says which pat
 """
 
 from dataclasses import dataclass
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +26,24 @@ if TYPE_CHECKING:
     from maskplan.stats import PlanStats
 
 FULL = -1  # `tile_id` of a block in which every in-range pair attends
+
+
+def require_exact(plan: "BlockLists", where: str) -> None:
+    """Refuse a device plan, for what only exact plans on the CPU can do.
+
+    Raises:
+        PlanTypeError: if it is one.
+    """
+    if plan.status is not None:
+        raise PlanTypeError(
+            sentence(
+                what=f"plan is on {plan.device}",
+                where=where,
+                got="a device plan, whose numbers of blocks the device alone knows",
+                wanted="an exact plan on the CPU",
+                remedy="use plan.cpu(), which waits for the device",
+            )
+        )
 
 
 def _shape_error(name: str, tensor: Tensor, wanted: str) -> PlanTypeError:
@@ -50,6 +69,7 @@ class BlockLists:
     tile_id: Tensor | None
     tiles: Tensor
     provenance: Provenance | None = None
+    status: Tensor | None = None
 
     def __post_init__(self) -> None:
         axes = self.axes
@@ -71,6 +91,9 @@ class BlockLists:
         tile_id = self.tile_id
         if tile_id is not None and (tile_id.dtype, tile_id.shape) != (torch.int32, self.col.shape):
             raise _shape_error("tile_id", tile_id, f"int32 {list(self.col.shape)}, as col")
+        status = self.status
+        if status is not None and (status.dtype, tuple(status.shape)) != (torch.int32, (1,)):
+            raise _shape_error("status", status, "int32 [1]")
 
     @property
     def axes(self) -> Axes:
@@ -112,12 +135,12 @@ class BlockLists:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks listed, over the distinct patterns."""
+        """Blocks listed, over the distinct patterns; of a device plan, the room for them."""
         return len(self.col)
 
     @property
     def num_tiles(self) -> int:
-        """Distinct bit tiles held."""
+        """Distinct bit tiles held; of a device plan, the room for them."""
         return len(self.tiles)
 
     @property
@@ -125,9 +148,32 @@ class BlockLists:
         """Where the arrays live."""
         return self.col.device
 
+    def to(self, device: torch.device | str) -> Self:
+        """The plan on another device.
+
+        From the CPU to a GPU: the exact arrays, as a device plan without faults. To the CPU: `cpu`.
+        """
+        from maskplan.device.move import to_device
+
+        return to_device(self, device)
+
+    def cpu(self) -> Self:
+        """The exact, canonical plan on the CPU, equal to what a builder makes there.
+
+        Of a device plan this waits for the device, trims and renumbers: not for the hot path. A
+        plan on the CPU is returned as it is.
+
+        Raises:
+            PlanError: if the device recorded a fault: see `maskplan.device.status`.
+        """
+        from maskplan.device.move import to_cpu
+
+        return to_cpu(self)
+
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical form, in hex; equal exactly for equal plans."""
+        require_exact(self, "digest")
         from maskplan.normal import digest
 
         return digest(self)
@@ -135,10 +181,12 @@ class BlockLists:
     def validate(self) -> Self:
         """The plan itself, once every invariant of the class docstring has been checked.
 
-        Reads every entry: O(blocks + tiles).
+        Reads every entry: O(blocks + tiles). Of a device plan it reads the status word alone, and
+        waits for the device to do so: not for the hot path.
 
         Raises:
-            PlanError: naming the number of the invariant, where it broke and the value.
+            PlanError: naming the number of the invariant, where it broke and the value; of a device
+                plan, naming what was dropped.
         """
         from maskplan.validate import validate
 
@@ -147,6 +195,7 @@ class BlockLists:
 
     def canonical(self) -> Self:
         """The normal form: see the class docstring. Same meaning, and equal arrays if equal."""
+        require_exact(self, "canonical")
         from maskplan.normal import canonical
 
         return canonical(self)
@@ -157,6 +206,7 @@ class BlockLists:
         Returns:
             bool [batch, heads, SQ, SK], or [batch, heads, SK, SQ] of a `TransposedPlan`.
         """
+        require_exact(self, "to_dense")
         from maskplan.dense import to_dense
 
         return to_dense(self)
@@ -168,30 +218,36 @@ class BlockLists:
 
     def stats(self, *, head_dim: int = 128) -> "PlanStats":
         """Pairs, densities, block counts, work and its balance, FLOPs and bytes."""
+        require_exact(self, "stats")
         from maskplan.stats import stats
 
         return stats(self, head_dim=head_dim)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan to one safetensors file; an interrupted save leaves the old file whole."""
+        require_exact(self, "save")
         from maskplan.io import save
 
         save(self, path)
 
     def plot(self, **options: Any) -> "Plot":
         """The mask of one head, drawn by matplotlib: see `maskplan.viz.plot`."""
+        require_exact(self, "plot")
         from maskplan.viz.matrix import plot
 
         return plot(self, **options)
 
     def explore(self, path: str | PathLike[str], **options: Any) -> Path:
         """Write one HTML file to explore the plan in a browser: see `maskplan.viz.explore`."""
+        require_exact(self, "explore")
         from maskplan.viz.page import explore
 
         return explore(self, path, **options)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
+        if self.status is not None:
+            return f"<code>{escape(repr(self))}</code>"
         from maskplan.viz.card import plan_card
 
         return plan_card(self)
@@ -199,6 +255,8 @@ class BlockLists:
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
+        require_exact(self, "==")
+        require_exact(other, "==")
         from maskplan.normal import equal
 
         return equal(self, other)
@@ -207,12 +265,19 @@ class BlockLists:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        return (
+        start = (
             f"{type(self).__name__}({self.geometry}, batch={self.batch}, heads={self.heads}, "
-            f"patterns={self.num_patterns}, blocks={self.num_blocks}, tiles={self.num_tiles})"
+            f"patterns={self.num_patterns}, "
         )
+        if self.status is None:
+            return f"{start}blocks={self.num_blocks}, tiles={self.num_tiles})"
+        # How many there are is known to the device alone, and a repr must not wait for it.
+        room = f"room for {self.num_blocks} blocks and {self.num_tiles} tiles"
+        return f"{start}{room}, on {self.device})"
 
     def __str__(self) -> str:
+        if self.status is not None:
+            return repr(self)
         from maskplan.viz.text import picture
 
         return picture(self)
@@ -233,6 +298,13 @@ class Plan(BlockLists):
             the block attends, else its row of `tiles`.
         tiles: int32 [T, bq, ceil(bk / 32)] bit patterns: bit i of word w is key 32 * w + i.
         provenance: how the plan was made; no part of equality or digest.
+        status: None of an exact plan; int32 [1] of a device plan, whose bits record what the device
+            had to drop: see `maskplan.device.status`.
+
+    A device plan is one made by the device without waiting for it, so nobody knows how many blocks
+    it has: `col` and `tile_id` have room to spare, and hold -1 from row_ptr[-1] on. `tiles` has
+    room too, tile numbers are in no order, and tiles may be alike. `transpose`, `reblock`, `lower`
+    and `block_sparse_tensors` work on it; what needs the numbers takes `plan.cpu()`.
 
     Invariants, checked by `validate()`:
 
@@ -263,18 +335,21 @@ class Plan(BlockLists):
 
     def __and__(self, other: "Plan") -> "Plan":
         """Pairs kept by both."""
+        require_exact(self, "&")
         from maskplan.transform.combine import combine
 
         return combine(self, other, "&")
 
     def __or__(self, other: "Plan") -> "Plan":
         """Pairs kept by either."""
+        require_exact(self, "|")
         from maskplan.transform.combine import combine
 
         return combine(self, other, "|")
 
     def __sub__(self, other: "Plan") -> "Plan":
         """Pairs kept here and not in `other`."""
+        require_exact(self, "-")
         from maskplan.transform.combine import combine
 
         return combine(self, other, "-")
@@ -293,6 +368,7 @@ class Plan(BlockLists):
 
     def crop(self, *, q: tuple[int, int] | None = None, k: tuple[int, int] | None = None) -> "Plan":
         """The plan of queries [q[0], q[1]) and keys [k[0], k[1]) alone, renumbered from 0."""
+        require_exact(self, "crop")
         from maskplan.transform.crop import crop
 
         return crop(self, q=q, k=k)
@@ -305,6 +381,7 @@ class Plan(BlockLists):
 
     def shard(self, axis: str, index: int, count: int) -> "Plan":
         """Part `index` of `count` equal parts along "q" (whole Q blocks) or "heads"."""
+        require_exact(self, "shard")
         from maskplan.transform.shard import shard
 
         return shard(self, axis, index, count)

@@ -36,9 +36,16 @@ def _row_name(plan: BlockLists, line: int) -> str:
 def validate(plan: BlockLists) -> None:
     """Check `plan`; see `Plan` for the invariants.
 
+    Of a device plan the status word is read, which waits for the device.
+
     Raises:
-        PlanError: for the first invariant that does not hold.
+        PlanError: for the first invariant that does not hold, or fault that the device recorded.
     """
+    if plan.status is not None:
+        from maskplan.device.status import raise_faults
+
+        raise_faults(plan.status)
+        return
     _check_patterns(plan)
     _check_rows(plan)
     lines = torch.repeat_interleave(

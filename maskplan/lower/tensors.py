@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from maskplan.errors import PlanError, sentence
+from maskplan.geometry import integer
 from maskplan.lower.target import Target, check_target
 from maskplan.plan import BlockLists, Plan, TransposedPlan
 from maskplan.transform.transpose import transpose_lists
 
 FILL = -1
-_WIDTHS = ("compact", "dense")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -103,29 +103,67 @@ def _by_head(plan: BlockLists, by_line: Tensor) -> Tensor:
     return by_line.view(patterns, rows, *by_line.shape[1:])[plan.pattern_id.long()]
 
 
-def _tensors(plan: BlockLists, width: str, rows_per_token: int) -> BlockSparseTensors:
-    from maskplan.lower import tensors_kernel as kernels
-
-    if width not in _WIDTHS:
-        raise PlanError(
-            sentence(
-                what="unknown width",
-                where="block_sparse_tensors",
-                got=repr(width),
-                wanted='"compact" (the longest list) or "dense" (every block)',
-                remedy="name one of these",
-            )
+def _bad_width(got: object, wanted: str, remedy: str) -> PlanError:
+    return PlanError(
+        sentence(
+            what="width not available",
+            where="block_sparse_tensors",
+            got=f"width={got!r}",
+            wanted=wanted,
+            remedy=remedy,
         )
-    lines = len(plan.row_ptr) - 1
-    full_cnt, mask_cnt = np.empty(lines, np.int32), np.empty(lines, np.int32)
-    kernels.count_kinds(plan.row_ptr.numpy(), _tile_id(plan), full_cnt, mask_cnt)
+    )
+
+
+def _width(plan: BlockLists, width: str | int) -> int | None:
+    """Slots of a list; None for the longest list of each kind."""
     if width == "dense":
-        widths = (max(plan.axes.cols, 1),) * 2
-    else:  # a kernel may not take a list of width 0
-        widths = (int(max(mask_cnt.max(initial=1), 1)), int(max(full_cnt.max(initial=1), 1)))
+        return max(plan.axes.cols, 1)
+    if not isinstance(width, str):
+        return integer(width, "width", low=1)
+    if width != "compact":
+        wanted = '"compact" (the longest list), "dense" (every block) or a number of slots'
+        raise _bad_width(width, wanted, "name one of these")
+    if plan.status is not None:
+        wanted = f'"dense" or a number of slots, as the lists\' lengths are known to {plan.device}'
+        raise _bad_width(width, wanted, 'pass width="dense", or take plan.cpu()')
+    return None
+
+
+def _tensors(
+    plan: BlockLists, width: str | int, rows_per_token: int, *, spt: bool | None = None
+) -> BlockSparseTensors:
+    slots = _width(plan, width)
+    block_size = (plan.block_size[0] * rows_per_token, plan.block_size[1])
+    if plan.status is not None:
+        from maskplan.device.lists import padded
+
+        assert slots is not None
+        lists = padded(plan, slots, spt=spt)
+        return BlockSparseTensors(
+            mask_block_cnt=lists.mask_block_cnt,
+            mask_block_idx=lists.mask_block_idx,
+            full_block_cnt=lists.full_block_cnt,
+            full_block_idx=lists.full_block_idx,
+            mask_tile_id=lists.mask_tile_id,
+            tiles=plan.tiles,
+            block_size=block_size,
+            dq_write_order=lists.dq_write_order,
+            dq_write_order_full=lists.dq_write_order_full,
+            spt=spt,
+        )
+    full_cnt, mask_cnt = _counts(plan)
+    longest = (int(max(mask_cnt.max(initial=1), 1)), int(max(full_cnt.max(initial=1), 1)))
+    if slots is not None and max(longest) > slots and plan.axes.cols:
+        wanted = f"at least {max(longest)}, the longest list"
+        raise _bad_width(width, wanted, "pass more slots, or leave width out")
+    widths = longest if slots is None else (slots, slots)
     mask_idx, full_idx = _padded(plan, plan.col, widths)
     ids = torch.zeros_like(plan.col) if plan.tile_id is None else plan.tile_id
-    block_q, block_k = plan.block_size
+    mask_order, full_order = None, None
+    if spt is not None:
+        assert isinstance(plan, TransposedPlan)
+        mask_order, full_order = _padded(plan, write_order(plan, spt=spt), widths)
     return BlockSparseTensors(
         mask_block_cnt=_by_head(plan, torch.from_numpy(mask_cnt)),
         mask_block_idx=mask_idx,
@@ -133,8 +171,21 @@ def _tensors(plan: BlockLists, width: str, rows_per_token: int) -> BlockSparseTe
         full_block_idx=full_idx,
         mask_tile_id=_padded(plan, ids, widths)[0],
         tiles=plan.tiles,
-        block_size=(block_q * rows_per_token, block_k),
+        block_size=block_size,
+        dq_write_order=mask_order,
+        dq_write_order_full=full_order,
+        spt=spt,
     )
+
+
+def _counts(plan: BlockLists) -> tuple[np.ndarray, np.ndarray]:
+    """(full, mask) blocks of each line, int32."""
+    from maskplan.lower import tensors_kernel as kernels
+
+    lines = len(plan.row_ptr) - 1
+    full_cnt, mask_cnt = np.empty(lines, np.int32), np.empty(lines, np.int32)
+    kernels.count_kinds(plan.row_ptr.numpy(), _tile_id(plan), full_cnt, mask_cnt)
+    return full_cnt, mask_cnt
 
 
 def forward_tensors(
@@ -142,7 +193,7 @@ def forward_tensors(
     target: Target | None = None,
     *,
     direction: str = "forward",
-    width: str = "compact",
+    width: str | int = "compact",
 ) -> BlockSparseTensors:
     """Padded forward lists: for each Q block, the KV blocks it visits.
 
@@ -150,10 +201,13 @@ def forward_tensors(
         plan: forward lists, with 1, HK (PackGQA) or HQ heads, as the kernel indexes them.
         target: the kernel they are for, whose legal tiles are checked; None checks nothing.
         direction: "forward", or "loop_k" for the backward that streams K and V.
-        width: "compact", the longest list, at least 1; or "dense", the number of KV blocks.
+        width: "compact", the longest list, at least 1; "dense", the number of KV blocks; or a
+            number of slots. A device plan takes "dense" or a number, since its longest list is not
+            known without waiting for the device; blocks beyond the number set its status word.
 
     Raises:
-        PlanError: if the block size does not fit the target, or for an unknown width.
+        PlanError: if the block size does not fit the target, for an unknown width, for "compact"
+            with a device plan, or for fewer slots than the longest list of an exact plan.
         UnsupportedError: if the target has no such direction.
     """
     if target is not None:
@@ -166,7 +220,7 @@ def loop_q_tensors(
     plan: TransposedPlan,
     target: Target | None = None,
     *,
-    width: str = "compact",
+    width: str | int = "compact",
     spt: bool = False,
 ) -> BlockSparseTensors:
     """Padded LoopQ lists: for each KV block, the Q blocks that visit it, with dQ's write order.
@@ -176,31 +230,17 @@ def loop_q_tensors(
     Args:
         plan: LoopQ lists.
         target: the kernel they are for; None checks nothing.
-        width: "compact" or "dense", as for forward lists.
+        width: "compact", "dense" or a number of slots, as for forward lists.
         spt: dQ is added in descending order of KV blocks instead of ascending.
 
     Raises:
-        PlanError: if the block size does not fit the target, or for an unknown width.
+        PlanError: as for forward lists.
         UnsupportedError: if the target has no LoopQ backward.
     """
     if target is not None:
         check_target(target, "block_sparse_tensors")
         target.check(plan.block_size, "loop_q")
-    lists = _tensors(plan, width, target.rows_per_token if target else 1)
-    widths = (lists.mask_block_idx.shape[-1], lists.full_block_idx.shape[-1])
-    mask, full = _padded(plan, write_order(plan, spt=spt), widths)
-    return BlockSparseTensors(
-        mask_block_cnt=lists.mask_block_cnt,
-        mask_block_idx=lists.mask_block_idx,
-        full_block_cnt=lists.full_block_cnt,
-        full_block_idx=lists.full_block_idx,
-        mask_tile_id=lists.mask_tile_id,
-        tiles=lists.tiles,
-        block_size=lists.block_size,
-        dq_write_order=mask,
-        dq_write_order_full=full,
-        spt=spt,
-    )
+    return _tensors(plan, width, target.rows_per_token if target else 1, spt=spt)
 
 
 def write_order(plan: TransposedPlan, *, spt: bool = False) -> Tensor:

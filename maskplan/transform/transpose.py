@@ -89,7 +89,8 @@ def _renumber(tile_id: Tensor, tiles: Tensor) -> tuple[Tensor | None, Tensor]:
 def transpose_plan(plan: Plan) -> TransposedPlan:
     """The pairs of `plan` listed per KV block, bits transposed with them.
 
-    Canonical if `plan` is. O(blocks + tiles' bits).
+    Canonical if `plan` is. O(blocks + tiles' bits). A device plan is transposed on its device, with
+    the room it has, without waiting for it.
     """
     return _transposed(plan, TransposedPlan)
 
@@ -100,6 +101,10 @@ def transpose_back(plan: TransposedPlan) -> Plan:
 
 
 def _transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
+    if plan.status is not None:
+        from maskplan.device.lists import transposed
+
+        return transposed(plan, kind)
     if plan.axes.cols == 0:  # lists with no rows hold one pattern, so there must be only one
         plan = canonical(plan)
     size = (plan.axes.rows, plan.axes.cols)

@@ -19,6 +19,7 @@ LAYERS = (
     {"bits", "provenance", "jit", "threads"},
     {"plan", "tile_pool"},
     {"normal", "normal_kernel", "dense", "validate", "stats", "pairs"},
+    {"device"},
     {"build", "patterns", "video", "select"},
     {"transform"},
     {"lower"},

@@ -92,7 +92,10 @@ def test_types_are_shipped():
 
 def kernel_modules() -> set[str]:
     package = ROOT / "maskplan"
-    files = [path for path in package.rglob("*.py") if "@kernel" in path.read_text()]
+    marks = ("@kernel", "@triton.jit")
+    files = [
+        path for path in package.rglob("*.py") if any(mark in path.read_text() for mark in marks)
+    ]
     parts = [path.relative_to(ROOT).with_suffix("").parts for path in files]
     return {".".join(part) for part in parts}
 

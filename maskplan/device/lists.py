@@ -1,0 +1,270 @@
+"""Block lists on a device: what the kernels of `lists_triton` do, on tensors.
+
+Nothing here waits for the device, and every size follows from shapes.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from maskplan.device.status import new_status
+from maskplan.errors import PlanError, sentence
+from maskplan.geometry import MAX_SEQLEN, WORD_BITS
+from maskplan.plan import BlockLists, Plan, TransposedPlan
+
+KindT = TypeVar("KindT", Plan, TransposedPlan)
+
+_SCAN, _FILL = 2048, 1024
+
+
+def words_of(cols: int) -> int:
+    """Words that hold one bit a column; at least 1, so that no array is empty to index."""
+    return max(-(-cols // WORD_BITS), 1)
+
+
+def power_of_two(size: int, low: int, high: int) -> int:
+    """The smallest power of two from `low` that is not below `size`, at most `high`."""
+    block = low
+    while block < min(size, high):
+        block *= 2
+    return block
+
+
+def check_room(blocks: int, where: str) -> int:
+    """`blocks`, checked to be countable by 32-bit numbers of blocks and tiles.
+
+    Raises:
+        PlanError: if it is not.
+    """
+    if blocks > MAX_SEQLEN:
+        raise PlanError(
+            sentence(
+                what="too many blocks for one plan",
+                where=where,
+                got=f"room for {blocks}",
+                wanted=f"at most {MAX_SEQLEN}",
+                remedy="pass capacity=, use larger blocks, or plan fewer heads at a time",
+            )
+        )
+    return blocks
+
+
+def row_pointers(counts: Tensor, capacity: int, status: Tensor) -> Tensor:
+    """int64 [lines + 1] of counts int32 [lines], cut at the capacity with status bit 2."""
+    from maskplan.device.lists_triton import scan_kernel
+
+    lines = len(counts)
+    row_ptr = torch.empty(lines + 1, dtype=torch.int64, device=counts.device)
+    grid = (max(-(-lines // _SCAN), 1),)
+    scan_kernel[grid](counts, row_ptr, lines, capacity, status, BLOCK=_SCAN)
+    return row_ptr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """Lists as bits, so that a block is found by its (line, column) and not by its place.
+
+    The block of a column is listed if bit column % 32 of word column // 32 is set; it is then entry
+    before[line, word] + (bits set below it) of `col` and `tile_id`.
+
+    Attributes:
+        listed: int32 [lines, ceil(cols / 32)] (one word at least).
+        before: int32 as `listed`: blocks before each word, counted over all lines.
+        full: int32 as `listed`: which of the listed are full; None if not asked for.
+    """
+
+    listed: Tensor
+    before: Tensor
+    full: Tensor | None = None
+
+
+def ranks(plan: BlockLists, *, full: bool = False) -> Ranks:
+    """The ranks of a device plan."""
+    from maskplan.device.lists_triton import ranks_kernel
+
+    words = words_of(plan.axes.cols)
+    lines = len(plan.row_ptr) - 1
+    listed, before = torch.empty(2, lines, words, dtype=torch.int32, device=plan.device)
+    whole = None
+    if full:
+        whole = listed if plan.tile_id is None else torch.empty_like(listed)
+    block = power_of_two(words, 16, 128)
+    some = plan.col if plan.tile_id is None else plan.tile_id
+    with_full = full and plan.tile_id is not None
+    ranks_kernel[(lines, -(-words // block))](
+        plan.row_ptr, plan.col, some, listed, whole if with_full else listed, before, words,
+        max(plan.axes.cols, 1).bit_length(), FULL=with_full, BLOCK_W=block, num_warps=1,
+    )  # fmt: skip
+    return Ranks(listed=listed, before=before, full=whole)
+
+
+def turned_bits(listed: Tensor, patterns: int, rows: int, cols: int) -> Tensor:
+    """Bits int32 [patterns * rows, words of cols] as int32 [patterns * cols, words of rows]."""
+    from maskplan.device.lists_triton import turn_kernel
+
+    words, turned_words = words_of(cols), words_of(rows)
+    turned = torch.empty(patterns * cols, turned_words, dtype=torch.int32, device=listed.device)
+    block = power_of_two(cols, 32, 128)
+    grid = (patterns, -(-cols // block), turned_words)
+    turn_kernel[grid](listed, turned, rows, cols, words, turned_words, BLOCK_C=block)
+    return turned
+
+
+def counted(listed: Tensor) -> tuple[Tensor, Tensor]:
+    """(blocks before each word within its line, blocks of each line) of bits, int32 both."""
+    from maskplan.device.lists_triton import prefix_kernel
+
+    lines, words = listed.shape
+    before = torch.empty_like(listed)
+    counts = torch.empty(lines, dtype=torch.int32, device=listed.device)
+    block = power_of_two(words, 16, 512)
+    prefix_kernel[(lines,)](listed, before, counts, words, BLOCK_W=block, num_warps=1)
+    return before, counts
+
+
+def emitted(
+    listed: Tensor, full: Tensor | None, row_ptr: Tensor, cols: int, capacity: int, *, tiles: int
+) -> tuple[Tensor, Tensor | None]:
+    """(col, tile_id) int32 [capacity] of lists given as bits.
+
+    Args:
+        listed: int32 [lines, words].
+        full: int32 as `listed`, or None where `tiles` is 0.
+        row_ptr: int64 [lines + 1].
+        cols: columns of a line.
+        capacity: room for blocks.
+        tiles: 0 for no tile_id; 1 to give a partial block tile line * cols + column; 2, that of its
+            own place in `col`.
+    """
+    from maskplan.device.lists_triton import emit_kernel
+
+    lines, words = listed.shape
+    col = torch.empty(capacity, dtype=torch.int32, device=listed.device)
+    tile_id = torch.empty_like(col) if tiles else None
+    block = power_of_two(words, 1, 32)
+    emit_kernel[(max(lines, 1),)](
+        listed, listed if full is None else full, row_ptr, col, col if tile_id is None else tile_id,
+        lines, cols, words, capacity, TILES=tiles, BLOCK_W=block, FILL=_FILL,
+    )  # fmt: skip
+    return col, tile_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddedLists:
+    """Tensors of `maskplan.lower.tensors.BlockSparseTensors`, under its names."""
+
+    mask_block_cnt: Tensor
+    mask_block_idx: Tensor
+    full_block_cnt: Tensor
+    full_block_idx: Tensor
+    mask_tile_id: Tensor
+    dq_write_order: Tensor | None
+    dq_write_order_full: Tensor | None
+
+
+def padded(plan: BlockLists, width: int, *, spt: bool | None = None) -> PaddedLists:
+    """Padded lists of every (batch, head, row).
+
+    Args:
+        plan: a device plan.
+        width: of the lists; blocks beyond it are dropped, with status bit 2.
+        spt: of a TransposedPlan: None for no write order, else whether it descends.
+    """
+    from maskplan.device.lists_triton import padded_kernel
+
+    rows = plan.axes.rows
+    shape = (plan.batch, plan.heads, rows)
+    with_order = spt is not None
+    counts = torch.empty(2, *shape, dtype=torch.int32, device=plan.device)
+    lists = torch.empty(
+        5 if with_order else 3, *shape, width, dtype=torch.int32, device=plan.device
+    )
+    turned, before, lengths, words = counts, counts, counts, 1
+    if with_order:
+        own = ranks(plan).listed
+        turned = turned_bits(own, plan.num_patterns, rows, plan.axes.cols)
+        before, lengths = counted(turned)
+        words = turned.shape[1]
+    mask_idx, full_idx, mask_tile, *orders = lists.unbind(0)
+    mask_order, full_order = orders if with_order else (mask_idx, full_idx)
+    status = plan.status if plan.status is not None else new_status(plan.device)
+    padded_kernel[(plan.batch * plan.heads * rows,)](
+        plan.row_ptr, plan.col, plan.col if plan.tile_id is None else plan.tile_id, plan.pattern_id,
+        counts[0], counts[1], mask_idx, full_idx, mask_tile, mask_order, full_order,
+        turned, before, lengths,
+        rows, plan.axes.cols, words, width, width, status,
+        TILES=plan.tile_id is not None, ORDER=0 if spt is None else 1 + spt,
+        BLOCK=power_of_two(width, 32, 1024),
+    )  # fmt: skip
+    return PaddedLists(
+        mask_block_cnt=counts[0],
+        mask_block_idx=mask_idx,
+        full_block_cnt=counts[1],
+        full_block_idx=full_idx,
+        mask_tile_id=mask_tile,
+        dq_write_order=mask_order if with_order else None,
+        dq_write_order_full=full_order if with_order else None,
+    )
+
+
+def turned_tiles(plan: BlockLists) -> Tensor:
+    """Tiles of a device plan with rows and columns changed over, each in its old place."""
+    from maskplan.device.lists_triton import turn_tiles_kernel
+
+    axes = plan.axes.transposed
+    count, height, words = plan.tiles.shape
+    turned = torch.empty(count, axes.row_block, axes.words, dtype=torch.int32, device=plan.device)
+    if count and plan.tile_id is not None:
+        room = len(plan.col)
+        programs = min(max(count, 1), 132 * 16)
+        turn_tiles_kernel[(programs,)](
+            plan.tiles, turned, plan.tile_id, plan.row_ptr, len(plan.row_ptr) - 1, count, height,
+            words, axes.row_block, axes.words, BY_BLOCK=2 * count > room,
+            BLOCK_C=power_of_two(axes.row_block, 16, 128),
+        )  # fmt: skip
+    return turned
+
+
+def transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
+    """The lists of a device plan by column, as a plan of the other type."""
+    from maskplan.device.lists_triton import turned_lists_kernel
+
+    axes = plan.axes
+    rows, cols, device = axes.rows, axes.cols, plan.device
+    tiles = turned_tiles(plan)
+    rest: dict[str, Any] = {"geometry": plan.geometry, "tiles": tiles, "provenance": plan.provenance}
+    capacity = len(plan.col)
+    status = plan.status if plan.status is not None else new_status(device)
+    if not rows or not cols:
+        none = torch.full((capacity,), -1, dtype=torch.int32, device=device)
+        return kind(
+            pattern_id=torch.zeros_like(plan.pattern_id),
+            row_ptr=torch.zeros(cols + 1, dtype=torch.int64, device=device),
+            col=none,
+            tile_id=None if plan.tile_id is None else none,
+            status=status,
+            **rest,
+        )
+    own = ranks(plan)
+    turned = turned_bits(own.listed, plan.num_patterns, rows, cols)
+    _, counts = counted(turned)
+    row_ptr = row_pointers(counts, capacity, status)
+    col = torch.empty(capacity, dtype=torch.int32, device=device)
+    tile_id = None if plan.tile_id is None else torch.empty_like(col)
+    words = turned.shape[1]
+    turned_lists_kernel[(len(turned),)](
+        turned, row_ptr, own.before, own.listed, col if plan.tile_id is None else plan.tile_id,
+        col, col if tile_id is None else tile_id, len(turned), rows, words, cols,
+        own.listed.shape[1], capacity, TILES=tile_id is not None,
+        BLOCK_W=power_of_two(words, 1, 32), FILL=_FILL,
+    )  # fmt: skip
+    return kind(
+        pattern_id=plan.pattern_id, row_ptr=row_ptr, col=col, tile_id=tile_id, status=status, **rest
+    )
+
+
+def without_tiles(plan: BlockLists) -> BlockLists:
+    """Every listed block full: a superset, for those who ask for one by name."""
+    return replace(plan, tile_id=None, tiles=plan.tiles[:0])

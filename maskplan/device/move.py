@@ -1,0 +1,63 @@
+"""Plans from the CPU to a device, and back."""
+
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+
+from maskplan.device.status import new_status, raise_faults
+from maskplan.plan import BlockLists
+
+ListsT = TypeVar("ListsT", bound=BlockLists)
+
+
+def as_device_plan(plan: ListsT, device: torch.device) -> ListsT:
+    """The arrays of `plan` on a device, with a status word."""
+    tile_id = None if plan.tile_id is None else plan.tile_id.to(device)
+    return replace(
+        plan,
+        pattern_id=plan.pattern_id.to(device),
+        row_ptr=plan.row_ptr.to(device),
+        col=plan.col.to(device),
+        tile_id=tile_id,
+        tiles=plan.tiles.to(device),
+        status=new_status(device) if plan.status is None else plan.status.to(device),
+    )
+
+
+def to_device(plan: ListsT, device: torch.device | str) -> ListsT:
+    """`Plan.to`: see there."""
+    place = torch.device(device)
+    if place.type == "cpu":
+        return to_cpu(plan)
+    if plan.status is not None and plan.device == place:
+        return plan
+    return as_device_plan(plan, place)
+
+
+def to_cpu(plan: ListsT) -> ListsT:
+    """`Plan.cpu`: see there."""
+    if plan.status is None:
+        return plan
+    raise_faults(plan.status)
+    row_ptr = plan.row_ptr.cpu()
+    blocks = int(row_ptr[-1])
+    tile_id, tiles = None, plan.tiles[:0].cpu()
+    if plan.tile_id is not None:
+        ids = plan.tile_id[:blocks]
+        # Room for tiles is large and mostly unused: take along what the blocks name.
+        used, place = torch.unique(ids, return_inverse=True)
+        tile_id = place.to(torch.int32).cpu()
+        first = int((used < 0).sum())
+        tile_id -= first
+        tiles = plan.tiles[used[first:].long()].cpu()
+    exact = replace(
+        plan,
+        pattern_id=plan.pattern_id.cpu(),
+        row_ptr=row_ptr,
+        col=plan.col[:blocks].cpu(),
+        tile_id=tile_id,
+        tiles=tiles,
+        status=None,
+    )
+    return exact.canonical()
