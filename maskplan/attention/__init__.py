@@ -1,6 +1,7 @@
 """Running attention under a plan: `attention`, `backends` and `verify`."""
 
-from maskplan.attention.dispatch import BackendStatus, attention, backends
+from maskplan.attention.choice import BackendStatus
+from maskplan.attention.dispatch import attention, backends
 from maskplan.attention.verification import VerifyReport, verify
 
 __all__ = ["BackendStatus", "VerifyReport", "attention", "backends", "verify"]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
+from maskplan.lower.lowered import LoweredPlan, as_it_is
 from maskplan.plan import Plan, TransposedPlan
 
 LAYOUTS = ("bshd", "bhsd")
@@ -19,7 +20,7 @@ class AttentionCall:
 
     Attributes:
         q: [B, SQ, HQ, D]; k: [B, SK, HK, D]; v: [B, SK, HK, DV]; one dtype, any strides.
-        plan: its lengths are SQ and SK, its batch 1 or B, its heads 1, HK or HQ.
+        lowered: its lengths are SQ and SK, its batch 1 or B, its heads 1, HK or HQ.
         scale: factor of the scores.
         layout: how results lie in memory, "bshd" or "bhsd"; shapes are always [B, S, H, F].
         backward: "auto", "loop_q" or "loop_k".
@@ -29,11 +30,16 @@ class AttentionCall:
     q: Tensor
     k: Tensor
     v: Tensor
-    plan: Plan
+    lowered: LoweredPlan
     scale: float
     layout: str = "bshd"
     backward: str = "auto"
     deterministic: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that was lowered."""
+        return self.lowered.plan
 
     @property
     def batch(self) -> int:
@@ -65,11 +71,15 @@ class AttentionCall:
 
     def new(self, like: Tensor, features: int, dtype: torch.dtype) -> Tensor:
         """Room [B, S, H, features] for the tokens and heads of `like`, laid out as `layout`."""
-        batch, length, heads, _ = like.shape
-        if self.layout == "bshd":
-            return torch.empty(batch, length, heads, features, dtype=dtype, device=like.device)
-        tensor = torch.empty(batch, heads, length, features, dtype=dtype, device=like.device)
-        return tensor.transpose(1, 2)
+        return room(like, features, dtype, self.layout)
+
+
+def room(like: Tensor, features: int, dtype: torch.dtype, layout: str) -> Tensor:
+    """Uninitialised [B, S, H, features] for the tokens and heads of `like`, dense in `layout`."""
+    batch, length, heads, _ = like.shape
+    if layout == "bshd":
+        return like.new_empty((batch, length, heads, features), dtype=dtype)
+    return like.new_empty((batch, heads, length, features), dtype=dtype).transpose(1, 2)
 
 
 def _error(kind: type[PlanError] | type[PlanTypeError], **parts: Any) -> Exception:
@@ -166,7 +176,7 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
-def _check_plan(q: Tensor, k: Tensor, plan: Plan) -> None:
+def _check_plan(q: Tensor, k: Tensor, plan: Plan | LoweredPlan, *, moves: bool) -> None:
     for axis, tensor, planned in (("q", q, plan.seqlen_q), ("k", k, plan.seqlen_k)):
         if tensor.shape[1] != planned:
             raise _error(
@@ -196,7 +206,7 @@ def _check_plan(q: Tensor, k: Tensor, plan: Plan) -> None:
             wanted=f"1 or {q.shape[0]}",
             remedy="build the plan for this batch",
         )
-    if plan.device != q.device:
+    if plan.device != q.device and not (moves and isinstance(plan, Plan)):
         raise _error(
             PlanError,
             what="devices differ",
@@ -207,10 +217,16 @@ def _check_plan(q: Tensor, k: Tensor, plan: Plan) -> None:
         )
 
 
-def _scale(scale: object, head_dim: int) -> float:
+def plain_scale(scale: object, head_dim: int) -> float:
+    """`scale` as a float, 1 / sqrt(D) for None.
+
+    Raises:
+        PlanTypeError: if it is no number, or a tensor that wants a gradient, which would get none.
+    """
     if scale is None:
         return float(head_dim**-0.5)
-    # A tensor that wants a gradient would get none.
+    if isinstance(scale, float):
+        return scale
     if not hasattr(scale, "__float__") or getattr(scale, "requires_grad", False):
         raise _error(
             PlanTypeError,
@@ -223,13 +239,13 @@ def _scale(scale: object, head_dim: int) -> float:
     return float(scale)
 
 
-def check_plan_type(plan: object) -> Plan:
-    """`plan` as a Plan.
+def check_plan_type(plan: object) -> Plan | LoweredPlan:
+    """`plan` as a Plan or a LoweredPlan.
 
     Raises:
         PlanTypeError: if it is something else, a TransposedPlan above all.
     """
-    if isinstance(plan, Plan):
+    if isinstance(plan, (LoweredPlan, Plan)):
         return plan
     transposed = isinstance(plan, TransposedPlan)
     raise _error(
@@ -240,6 +256,42 @@ def check_plan_type(plan: object) -> Plan:
         wanted="a Plan, which lists keys per query block",
         remedy="pass plan.transpose()" if transposed else "make one with a builder",
     )
+
+
+def checked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: object,
+    *,
+    layout: str,
+    backward: str,
+    moves: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Plan | LoweredPlan]:
+    """q, k and v as [B, S, H, F], and the plan, once they are known to fit each other.
+
+    Args:
+        q: in `layout`, as k and v.
+        k: likewise.
+        v: likewise.
+        plan: a Plan or a LoweredPlan.
+        layout: "bshd" or "bhsd".
+        backward: "auto", "loop_q" or "loop_k".
+        moves: whether a Plan may be on another device, since it will be moved.
+
+    Raises:
+        PlanTypeError: on a wrong type, dtype or rank.
+        PlanError: on shapes, lengths, heads or devices that do not fit each other.
+    """
+    _check_choice("layout", layout, LAYOUTS)
+    _check_choice("backward", backward, BACKWARDS)
+    known = check_plan_type(plan)
+    _check_tensors(q, k, v, layout)
+    if layout == "bhsd":
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    _check_shapes(q, k, v)
+    _check_plan(q, k, known, moves=moves)
+    return q, k, v, known
 
 
 def make_call(
@@ -253,26 +305,19 @@ def make_call(
     backward: str,
     deterministic: bool,
 ) -> AttentionCall:
-    """The checked call of q, k, v in `layout` under `plan`.
+    """The checked call of q, k, v in `layout` under `plan`; a Plan stays as it is.
 
     Raises:
         PlanTypeError: on a wrong type, dtype or rank.
         PlanError: on shapes, lengths, heads or devices that do not fit each other.
     """
-    _check_choice("layout", layout, LAYOUTS)
-    _check_choice("backward", backward, BACKWARDS)
-    plan = check_plan_type(plan)
-    _check_tensors(q, k, v, layout)
-    if layout == "bhsd":
-        q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
-    _check_shapes(q, k, v)
-    _check_plan(q, k, plan)
+    q, k, v, known = checked(q, k, v, plan, layout=layout, backward=backward)
     return AttentionCall(
         q=q,
         k=k,
         v=v,
-        plan=plan,
-        scale=_scale(scale, int(q.shape[3])),
+        lowered=as_it_is(known) if isinstance(known, Plan) else known,
+        scale=plain_scale(scale, int(q.shape[3])),
         layout=layout,
         backward=backward,
         deterministic=deterministic,

@@ -23,10 +23,14 @@ from torch import Tensor
 
 from maskplan.attention import cpu_inputs as inputs
 from maskplan.attention.call import AttentionCall
+from maskplan.attention.metadata import Metadata
 from maskplan.attention.operands import Lists, Panels, Rows
 from maskplan.attention.workers import PIECES_PER_THREAD, even_pieces, run_pieces
+from maskplan.lower.plan_cache import Lowering
 
 NAME = "cpu"
+ENGINES = ("plan", "cpu")
+OPERATOR = True
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # Stripes are made while their buffers fit; fewer stripes keep fewer threads busy.
 STRIPE_BUDGET = 1 << 30
@@ -38,13 +42,18 @@ _SMALLEST_Q_BLOCK = 16
 _MOST_PADDING = 1.25
 
 
-def supports(call: AttentionCall) -> str | None:
+def supports(asked: Metadata) -> str | None:
     """None, or the reason why this backend cannot make the call."""
-    if call.q.device.type != "cpu":
-        return f"tensors are on {call.q.device}, and it runs on the CPU"
-    if call.q.dtype not in DTYPES:
-        return f"it does not compute {str(call.q.dtype).removeprefix('torch.')}"
+    if asked.device.type != "cpu":
+        return f"tensors are on {asked.device}, and it runs on the CPU"
+    if asked.dtype not in DTYPES:
+        return f"it does not compute {str(asked.dtype).removeprefix('torch.')}"
     return None
+
+
+def lowering(asked: Metadata) -> Lowering:
+    """With the lists that the LoopQ backward walks, if one may come."""
+    return Lowering(target="cpu", backward=("loop_q",) if asked.differentiable else ())
 
 
 def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
@@ -173,7 +182,7 @@ def _loop_q(
         )
 
     run_pieces(run, list(range(len(runs) + 1)), _multiplications(call, lists))
-    return _sum_stripes(partial, call.q), dk, dv
+    return _sum_stripes(partial, call.new(call.q, int(call.q.shape[3]), dtype)), dk, dv
 
 
 def _loop_k(
@@ -216,7 +225,11 @@ def _loop_k(
         )
 
     run_pieces(run, list(range(len(runs) + 1)), _multiplications(call, lists))
-    return dq, _sum_stripes(partial_k, call.k), _sum_stripes(partial_v, call.v)
+    dk, dv = (
+        _sum_stripes(partial, call.new(like, int(like.shape[3]), dtype))
+        for partial, like in ((partial_k, call.k), (partial_v, call.v))
+    )
+    return dq, dk, dv
 
 
 def _gathers_keys(call: AttentionCall) -> bool:
@@ -231,12 +244,15 @@ def _stripes(call: AttentionCall, buffer_bytes: int) -> int:
     return max(1, min(wanted, STRIPE_BUDGET // max(buffer_bytes, 1)))
 
 
-def _sum_stripes(partial: Tensor, like: Tensor) -> Tensor:
-    """[stripes, B, H, S, padded] summed in order of stripes, as [B, S, H, F] like `like`."""
+def _sum_stripes(partial: Tensor, out: Tensor) -> Tensor:
+    """[stripes, B, H, S, padded] summed in order of stripes, into `out` [B, S, H, F]."""
+    parts = partial[..., : out.shape[3]].transpose(2, 3)
+    if len(parts) == 1:
+        return out.copy_(parts[0])
     total = partial[0]
-    for stripe in partial[1:]:
+    for stripe in partial[1:-1]:
         total += stripe
-    return total[..., : like.shape[3]].transpose(1, 2)
+    return torch.add(parts[0], parts[-1], out=out)
 
 
 def _multiplications(call: AttentionCall, lists: Lists) -> float:

@@ -88,11 +88,20 @@ def query_lists(call: AttentionCall) -> Lists:
 
 
 def key_lists(call: AttentionCall) -> Lists:
-    """The plan's lists, per key block; tiles stay in forward orientation."""
-    from maskplan.attention.pack_kernel import lists_of_keys
+    """The plan's lists, per key block; tiles stay in forward orientation.
 
+    Those of a lowered plan, or made here for a Plan as it is.
+    """
     lists = query_lists(call)
     cols = call.plan.geometry.num_k_blocks
+    walk = call.lowered.loop_q
+    if walk is not None and walk.parts == 1:
+        tile_id = lists.tile_id if call.plan.tile_id is None else walk.tile_id.view(-1).numpy()
+        return lists._replace(
+            row_ptr=walk.row_ptr.numpy(), col=walk.col.numpy(), tile_id=tile_id, rows=cols
+        )
+    from maskplan.attention.pack_kernel import lists_of_keys
+
     row_ptr, col, tile_id = lists_of_keys(lists.row_ptr, lists.col, lists.tile_id, lists.rows, cols)
     return lists._replace(row_ptr=row_ptr, col=col, tile_id=tile_id, rows=cols)
 

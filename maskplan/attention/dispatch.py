@@ -1,42 +1,20 @@
 """`attention`: the one way in. It checks the call, chooses the backend and runs it."""
 
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Literal, overload
+from functools import lru_cache
+from typing import Any, Literal, overload
 
+import torch
 from torch import Tensor
 
-from maskplan.attention import cpu, reference
-from maskplan.attention.call import AttentionCall, make_call
-from maskplan.attention.differentiable import run
-from maskplan.errors import PlanError, UnsupportedError, sentence
-from maskplan.lower.lowered import LoweredPlan
+from maskplan.attention import operators
+from maskplan.attention.call import AttentionCall, checked, plain_scale
+from maskplan.attention.choice import BACKENDS, BackendStatus, decide, metadata, named, status
+from maskplan.errors import UnsupportedError, sentence
+from maskplan.geometry import Geometry
+from maskplan.lower.lowered import LoweredPlan, as_it_is
+from maskplan.lower.packing import Packed
+from maskplan.lower.plan_cache import PlanCache
 from maskplan.plan import Plan
-
-# A backend is a module with NAME, supports(call), forward(call) and backward(call, ...). "auto"
-# takes the first of these that supports the call; none is ever replaced by another in silence.
-BACKENDS: tuple[ModuleType, ...] = (cpu, reference)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendStatus:
-    """What a backend says of a call.
-
-    Attributes:
-        name: as `backend=` takes it.
-        reason: why it cannot make the call; None if it can.
-    """
-
-    name: str
-    reason: str | None
-
-    @property
-    def usable(self) -> bool:
-        """Whether the backend can make the call."""
-        return self.reason is None
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason or 'usable'}"
 
 
 @overload
@@ -52,6 +30,7 @@ def attention(
     backward: str = "auto",
     deterministic: bool = False,
     return_lse: Literal[False] = False,
+    cache: PlanCache | None = None,
 ) -> Tensor: ...
 
 
@@ -68,6 +47,7 @@ def attention(
     backward: str = "auto",
     deterministic: bool = False,
     return_lse: Literal[True],
+    cache: PlanCache | None = None,
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -83,6 +63,7 @@ def attention(
     backward: str = "auto",
     deterministic: bool = False,
     return_lse: bool = False,
+    cache: PlanCache | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention over the pairs that `plan` keeps; differentiable in q, k and v.
 
@@ -105,6 +86,8 @@ def attention(
         deterministic: equal calls give equal bits. Both backends always do, for one number of
             torch threads.
         return_lse: return (out, lse), with lse float32 [B, HQ, SQ] in natural log, differentiable.
+        cache: where to keep what a Plan is lowered to, for the next call; the Plan may then be on
+            another device than q. None to lower it in each call that needs it.
 
     Returns:
         out [B, SQ, HQ, DV], or [B, HQ, SQ, DV] with layout "bhsd", in the dtype of q.
@@ -115,14 +98,45 @@ def attention(
             layout, backend or backward.
         UnsupportedError: if the backend cannot make the call, or by a double backward.
     """
-    call = make_call(
-        q, k, v, as_plan(plan), scale=scale, layout=layout, backward=backward,
-        deterministic=deterministic,
+    _, out, lse = run(
+        q, k, v, plan, scale=scale, layout=layout, backend=backend, backward=backward,
+        deterministic=deterministic, cache=cache,
     )  # fmt: skip
-    out, lse = run(choose(call, backend), call)
     if layout == "bhsd":
         out = out.transpose(1, 2)
-    return (out, lse) if return_lse else out
+    return (out, lse.to(torch.float32)) if return_lse else out
+
+
+def run(
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, *, scale: float | None, layout: str,
+    backend: str, backward: str, deterministic: bool, cache: PlanCache | None,
+) -> tuple[str, Tensor, Tensor]:  # fmt: skip
+    """`attention` as it comes: (backend, out [B, SQ, HQ, DV], lse in the computation's dtype)."""
+    q, k, v = _autocast(q, k, v)
+    q, k, v, known = checked(
+        q, k, v, plan, layout=layout, backward=backward, moves=cache is not None
+    )
+    factor = plain_scale(scale, int(q.shape[3]))
+    packed = operands(known)
+    facts = _facts(q, k, v, known, packed.spec, layout, backward, deterministic)
+    name = decide(backend, *facts)
+    chosen = named(name)
+    if isinstance(known, Plan) and (cache is not None or "plan" not in chosen.ENGINES):
+        known = _lowered(known, chosen, facts, cache)
+        packed = known.packed
+    if chosen.OPERATOR:
+        out, lse = operators.attention(
+            q, k, v, packed.tensors, packed.spec, name, factor, layout, backward, deterministic
+        )
+        return name, out, lse
+    assert isinstance(known, LoweredPlan), "what it runs is lowered"
+    out, lse = chosen.attend(
+        AttentionCall(
+            q=q, k=k, v=v, lowered=known, scale=factor, layout=layout, backward=backward,
+            deterministic=deterministic,
+        )
+    )  # fmt: skip
+    return name, out, lse
 
 
 def backends(
@@ -139,76 +153,85 @@ def backends(
 
     Arguments and errors as in `attention`.
     """
-    call = make_call(
-        q, k, v, as_plan(plan), scale=None, layout=layout, backward=backward,
-        deterministic=deterministic,
-    )  # fmt: skip
-    return tuple(status(backend, call) for backend in BACKENDS)
+    q, k, v = _autocast(q, k, v)
+    q, k, v, known = checked(q, k, v, plan, layout=layout, backward=backward)
+    facts = _facts(q, k, v, known, operands(known).spec, layout, backward, deterministic)
+    return tuple(status(backend, metadata(*facts)) for backend in BACKENDS)
 
 
-def status(backend: ModuleType, call: AttentionCall) -> BackendStatus:
-    """What `backend` says of `call`."""
-    return BackendStatus(name=backend.NAME, reason=backend.supports(call))
+def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The tensors as torch.autocast wants them for attention: float64 and non-floats stay."""
+    kind = q.device.type if isinstance(q, Tensor) else ""
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(kind)
+    narrow = (torch.float32, torch.bfloat16, torch.float16)
+    q, k, v = (x.to(dtype) if isinstance(x, Tensor) and x.dtype in narrow else x for x in (q, k, v))
+    return q, k, v
 
 
-def choose(call: AttentionCall, name: str) -> ModuleType:
-    """The backend called `name`, or the first that supports `call` for "auto".
-
-    Raises:
-        PlanError: if there is none of that name.
-        UnsupportedError: if it cannot make the call.
-    """
-    named = {backend.NAME: backend for backend in BACKENDS}
-    if name != "auto" and name not in named:
-        raise PlanError(
-            sentence(
-                what="unknown backend",
-                where="attention",
-                got=repr(name),
-                wanted=" or ".join(repr(choice) for choice in ("auto", *named)),
-                remedy="pass one of these as backend",
-            )
-        )
-    candidates = BACKENDS if name == "auto" else (named[name],)
-    for backend in candidates:
-        if backend.supports(call) is None:
-            return backend
-    reasons = "; ".join(str(status(backend, call)) for backend in candidates)
-    dtype, device = str(call.q.dtype).removeprefix("torch."), call.q.device
-    raise UnsupportedError(
-        sentence(
-            what="no backend can make this call" if name == "auto" else "backend cannot",
-            where=f"attention(backend={name!r})",
-            got=f"{dtype} on {device}, backward={call.backward!r}",
-            wanted=f"a call that it supports ({reasons})",
-            remedy="convert the tensors, or choose by maskplan.backends(q, k, v, plan)",
-        )
+def operands(plan: Plan | LoweredPlan) -> Packed:
+    """What the operator is given of a plan."""
+    if isinstance(plan, LoweredPlan):
+        return plan.packed
+    bq, bk = plan.block_size
+    parts = (plan.pattern_id, plan.row_ptr, plan.col, plan.tile_id, plan.tiles, plan.status)
+    spec = _spec(
+        plan.seqlen_q, plan.seqlen_k, bq, bk, plan.tile_id is not None, plan.status is not None
     )
+    return Packed(tuple(part for part in parts if part is not None), spec)
 
 
-def as_plan(plan: object) -> object:
-    """A `LoweredPlan` for the CPU as the `Plan` it was made of; anything else as it is.
+@lru_cache(maxsize=1024)
+def _spec_of(seqlen_q: int, seqlen_k: int, bq: int, bk: int, partial: bool, device: bool) -> str:
+    geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=(bq, bk))
+    ints = [torch.zeros(shape, dtype=torch.int32, device="cpu") for shape in ((1, 1), 0, 0, 1)]
+    plan = Plan(
+        geometry=geometry,
+        pattern_id=ints[0],
+        row_ptr=torch.zeros(geometry.num_q_blocks + 1, dtype=torch.int64, device="cpu"),
+        col=ints[1],
+        tile_id=ints[2] if partial else None,
+        tiles=torch.zeros(0, bq, geometry.axes.words, dtype=torch.int32, device="cpu"),
+        status=ints[3] if device else None,
+    )
+    return as_it_is(plan).packed.spec
 
-    Raises:
-        UnsupportedError: if it was lowered for another target.
-    """
-    if not isinstance(plan, LoweredPlan):
-        return plan
-    if plan.target.arch != "cpu":
+
+def _spec(*of: int | bool) -> str:
+    """The spec of a Plan as it is, from its plain values; a constant in a compiled region."""
+    return _spec_of(*of)
+
+
+_spec._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - as `decide`
+
+
+def _facts(
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, spec: str, layout: str,
+    backward: str, deterministic: bool,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The arguments of `choice.metadata`."""
+    grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    return (
+        spec, q.dtype, q.device, int(q.shape[2]), int(k.shape[2]), int(q.shape[3]),
+        int(v.shape[3]), plan.heads, layout, backward, deterministic, grad,
+    )  # fmt: skip
+
+
+def _lowered(
+    plan: Plan, backend: Any, facts: tuple[Any, ...], cache: PlanCache | None
+) -> LoweredPlan:
+    """`plan` lowered for a backend, on the fly or by way of a cache."""
+    if torch.compiler.is_compiling():
         raise UnsupportedError(
             sentence(
-                what="plan is lowered for another target",
-                where="plan",
-                got=str(plan.target),
-                wanted='target "cpu", which the backends here run on',
-                remedy='pass plan.lower("cpu"), or the Plan itself',
+                what="a Plan cannot be lowered in a compiled region",
+                where="attention",
+                got=f"a Plan{'' if cache is None else ' and a cache'} for {backend.NAME}",
+                wanted="a LoweredPlan, made outside",
+                remedy=f'pass plan.lower("{backend.NAME}")',
             )
         )
-    return Plan(
-        geometry=plan.geometry,
-        pattern_id=plan.pattern_id,
-        row_ptr=plan.forward.row_ptr,
-        col=plan.forward.col,
-        tile_id=plan.forward.tile_id[:, 0].contiguous(),
-        tiles=plan.forward.tiles,
-    )
+    asked = metadata(*facts)
+    lowering = backend.lowering(asked)
+    return lowering.of(plan) if cache is None else cache.find(plan, lowering, asked.device)

@@ -20,27 +20,39 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from maskplan.attention.call import AttentionCall
+from maskplan.attention.dispatch_keys import with_autograd
+from maskplan.attention.metadata import Metadata
 from maskplan.bits import unpack
+from maskplan.lower.lowered import as_it_is
+from maskplan.lower.plan_cache import Lowering
 from maskplan.plan import FULL, Plan
 
 NAME = "reference"
+ENGINES = ("plan", "cpu")
+OPERATOR = True
 # Numbers gathered at a time: keys per query, padded, times features.
 CHUNK_NUMBERS = 1 << 24
 
 
-def supports(call: AttentionCall) -> str | None:
+def supports(asked: Metadata) -> str | None:
     """None, or the reason why this backend cannot make the call."""
-    if call.q.dtype not in (torch.float32, torch.float64):
-        return f"it computes float32 and float64, not {str(call.q.dtype).removeprefix('torch.')}"
-    if call.backward != "auto":
-        return f"its gradients come from autograd, so backward={call.backward!r} means nothing"
+    if asked.dtype not in (torch.float32, torch.float64):
+        return f"it computes float32 and float64, not {str(asked.dtype).removeprefix('torch.')}"
+    if asked.backward != "auto":
+        return f"its gradients come from autograd, so backward={asked.backward!r} means nothing"
     return None
+
+
+def lowering(asked: Metadata) -> Lowering:
+    """As for the cpu; it reads the plan's own lists."""
+    del asked
+    return Lowering(target="cpu", backward=())
 
 
 def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """(out [B, SQ, HQ, DV], lse [B, HQ, SQ]), both in the dtype of q."""
     with torch.no_grad():
-        return attend(call)
+        return attend(exact(call))
 
 
 def backward(
@@ -53,13 +65,21 @@ def backward(
     del out, lse
     if call.empty:
         return torch.zeros_like(call.q), torch.zeros_like(call.k), torch.zeros_like(call.v)
-    with torch.enable_grad():
+    # The operator runs backends below autograd, which this one is made of.
+    with with_autograd(), torch.enable_grad():
         leaves = [x.detach().requires_grad_() for x in (call.q, call.k, call.v)]
-        again = replace(call, q=leaves[0], k=leaves[1], v=leaves[2])
+        again = replace(exact(call), q=leaves[0], k=leaves[1], v=leaves[2])
         results = attend(again)
         given = (dout, torch.zeros_like(results[1]) if dlse is None else dlse.to(call.q.dtype))
         grads = torch.autograd.grad(results, leaves, given, materialize_grads=True)
     return grads[0], grads[1], grads[2]
+
+
+def exact(call: AttentionCall) -> AttentionCall:
+    """The call with its plan on the CPU, where lists are read; waits for a GPU that holds it."""
+    if call.plan.device.type == "cpu":
+        return call
+    return replace(call, lowered=as_it_is(call.plan.cpu()))
 
 
 def attend(call: AttentionCall) -> tuple[Tensor, Tensor]:

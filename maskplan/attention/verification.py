@@ -8,7 +8,7 @@ from torch import Tensor
 from maskplan.attention import reference
 from maskplan.attention.budget import Comparison, compare
 from maskplan.attention.call import AttentionCall, check_plan_type, make_call
-from maskplan.attention.dispatch import as_plan, choose
+from maskplan.attention.dispatch import run
 from maskplan.errors import MaskplanError, sentence
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.plan import Plan
@@ -90,6 +90,7 @@ def verify(
     plan: Plan | LoweredPlan,
     backend: str = "auto",
     *,
+    device: torch.device | str | None = None,
     head_dim: int = 64,
     head_dim_v: int | None = None,
     heads: int | None = None,
@@ -102,8 +103,9 @@ def verify(
     """Run a backend on seeded noise, forward and backward, and hold it to an error budget.
 
     Args:
-        plan: any plan; tensors are made for it, on its device.
+        plan: any plan; tensors are made for it.
         backend: as in `attention`.
+        device: where the backend runs; None for where the plan is. The reference runs on the CPU.
         head_dim: D.
         head_dim_v: DV; None for D.
         heads: HQ; None for as many as the plan has.
@@ -119,10 +121,10 @@ def verify(
         MaskplanError: as `attention` does; a wrong result is no error here but in the report.
     """
     dims = (head_dim, head_dim_v or head_dim)
-    call, dout, dlse = _inputs(as_plan(plan), dims, (heads, kv_heads), dtype, backward, seed)
-    module = choose(call, backend)
-    out, lse = module.forward(call)
-    dq, dk, dv = module.backward(call, out, lse, dout, dlse)
+    known = check_plan_type(plan)
+    call, dout, dlse = _inputs(known, dims, (heads, kv_heads), dtype, backward, seed)
+    place = known.device if device is None else torch.device(device)
+    name, out, lse, dq, dk, dv = _found(call, known.to(place), backend, dout, dlse)
     rows = _places(call.plan.seqlen_q, samples, seed)
     keys = _places(call.plan.seqlen_k, samples, seed + 1)
     found = Results(
@@ -138,7 +140,7 @@ def verify(
     peer_type = torch.float64 if dtype == torch.float64 else torch.float32
     peer = expected(call, peer_type, dout, dlse, rows, keys, given)
     return VerifyReport(
-        backend=module.NAME,
+        backend=name,
         dtype=dtype,
         subject=f"{call.plan.geometry}, D {call.q.shape[3]}, DV {call.v.shape[3]}, "
         f"{call.heads} heads over {call.k.shape[2]}",
@@ -226,22 +228,37 @@ def expected(
     )
 
 
+def _found(
+    call: AttentionCall, plan: Plan | LoweredPlan, backend: str, dout: Tensor, dlse: Tensor
+) -> tuple[str, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(backend, out, lse, dq, dk, dv) of the call on the device of `plan`, brought to the CPU."""
+    q, k, v = (x.detach().to(plan.device).requires_grad_() for x in (call.q, call.k, call.v))
+    name, out, lse = run(
+        q, k, v, plan, scale=call.scale, layout="bshd", backend=backend, backward=call.backward,
+        deterministic=call.deterministic, cache=None,
+    )  # fmt: skip
+    given = (dout.to(out.device), dlse.to(lse))
+    grads = torch.autograd.grad((out, lse), (q, k, v), given, materialize_grads=True)
+    dq, dk, dv = (grad.cpu() for grad in grads)
+    return name, out.detach().cpu(), lse.detach().cpu(), dq, dk, dv
+
+
 def _inputs(
-    plan: object,
+    plan: Plan | LoweredPlan,
     dims: tuple[int, int],
     heads: tuple[int | None, int | None],
     dtype: torch.dtype,
     backward: str,
     seed: int,
 ) -> tuple[AttentionCall, Tensor, Tensor]:
-    """(call, dout, dlse) of noise that fits the plan."""
-    plan = check_plan_type(plan)
+    """(call, dout, dlse) of noise that fits the plan, all on the CPU."""
+    plan = (plan.plan if isinstance(plan, LoweredPlan) else plan).cpu()
     query_heads = heads[0] or plan.heads
     kv_heads = heads[1] or query_heads
     noise = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=noise, device="cpu").to(device=plan.device, dtype=dtype)
+        return torch.randn(shape, generator=noise, device="cpu").to(dtype)
 
     q = draw(plan.batch, plan.seqlen_q, query_heads, dims[0])
     k = draw(plan.batch, plan.seqlen_k, kv_heads, dims[0])

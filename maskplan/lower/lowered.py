@@ -1,41 +1,75 @@
-"""`LoweredPlan`: everything one backend needs of a plan, as tensors."""
+"""`LoweredPlan`: everything one engine needs of a plan, as tensors."""
 
-from collections.abc import Collection
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import Geometry, integer
-from maskplan.lower.target import TILE_ROWS, Target, check_target
+from maskplan.lower.architecture import architecture_of
+from maskplan.lower.packing import Packed, pack, unpack
+from maskplan.lower.target import ARCHITECTURES, TILE_ROWS, Target, check_target
 from maskplan.lower.target import target as make_target
 from maskplan.lower.walk import Walk, forward_walk, loop_q_walk
 from maskplan.plan import Plan
 
+if TYPE_CHECKING:
+    from maskplan.lower.engine_lists import EngineLists
+
 _SUBTILES = (1, 2, 4)
+# Engines of others, which take lists of their own; the rest are architectures for our kernels.
+LIST_ENGINES = ("flex", "fa4")
+ENGINES = (*ARCHITECTURES, *LIST_ENGINES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoweredPlan:
-    """A plan made ready for one target. Made by `Plan.lower`; a pytree of tensors.
+    """A plan made ready for one engine. Made by `Plan.lower`; a frozen pytree of tensors.
+
+    `attention` runs on it. It may be a global, an attribute of a module or an argument of a
+    compiled region, which does not compile again for another one of equal shapes.
 
     Attributes:
-        target: the kernels it is for.
+        engine: what walks it: "cpu", "sm90" or "sm100" (walks, for kernels of our own), "flex" or
+            "fa4" (padded lists). "plan" stands for a plan as it is, which the CPU runs too.
+        target: the kernels that walks are for, with their legal tiles.
         geometry: lengths and block size of the plan.
-        pattern_id: int32 [batch, heads], as in the plan.
-        forward: what the forward walks.
+        pattern_id: int32 [batch, heads], the pattern numbers that walks use.
+        plan: what was lowered.
+        forward: what the forward walks; None for padded lists.
         loop_q: what the LoopQ backward walks, if asked for.
         loop_k: what the LoopK backward walks, if asked for.
+        lists: the padded lists of "flex" and "fa4", which say for which shape of heads.
+        packed: the tensors and all the rest, as the operator takes them.
     """
 
-    target: Target
+    engine: str
+    target: Target | None
     geometry: Geometry
     pattern_id: Tensor
-    forward: Walk
-    loop_q: Walk | None
-    loop_k: Walk | None
+    plan: Plan
+    forward: Walk | None = None
+    loop_q: Walk | None = None
+    loop_k: Walk | None = None
+    lists: "EngineLists | None" = None
+    packed: Packed = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "packed", pack(self))
+
+    @property
+    def seqlen_q(self) -> int:
+        """SQ, in tokens."""
+        return self.geometry.seqlen_q
+
+    @property
+    def seqlen_k(self) -> int:
+        """SK, in tokens."""
+        return self.geometry.seqlen_k
 
     @property
     def batch(self) -> int:
@@ -47,6 +81,40 @@ class LoweredPlan:
         """1, the number of KV heads, or the number of query heads."""
         return int(self.pattern_id.shape[1])
 
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return self.pattern_id.device
+
+    def to(self, device: torch.device | str) -> "LoweredPlan":
+        """The same on another device; itself if it is there already."""
+        device = torch.device(device)
+        return self if device == self.device else _moved(self, device)
+
+    def __repr__(self) -> str:
+        return (
+            f"LoweredPlan({self.engine}, {self.geometry}, batch={self.batch}, heads={self.heads}, "
+            f"{len(self.packed.tensors)} tensors on {self.device})"
+        )
+
+
+def as_it_is(plan: Plan) -> LoweredPlan:
+    """`plan` with nothing made beside it: what the CPU runs when it is given a Plan."""
+    return LoweredPlan(
+        engine="plan",
+        target=None,
+        geometry=plan.geometry,
+        pattern_id=plan.pattern_id,
+        plan=plan,
+    )
+
+
+def restore(tensors: Sequence[Any], spec: str) -> LoweredPlan:
+    """The lowered plan of packed tensors and spec; see NOTE [Packed plans]."""
+    lowered: LoweredPlan = unpack(tensors, spec)
+    object.__setattr__(lowered, "packed", Packed(tuple(tensors), spec))
+    return lowered
+
 
 def lower(
     plan: Plan,
@@ -55,19 +123,23 @@ def lower(
     backward: Collection[str] = ("loop_q",),
     subtile: int = 1,
     spt: bool = False,
+    **shape: Any,
 ) -> LoweredPlan:
-    """Merged walks of `plan` for a target, forward and backward.
+    """What one engine needs of `plan`, forward and backward.
 
-    The plan is reblocked to the kernels' own tiles where it differs; on sm100 the forward walks two
-    Q tiles at once. With PackGQA, tokens of a block larger than a pair of tiles keep one list:
-    packed row r of the block reads the bits of token r // group.
+    For "cpu", "sm90" and "sm100" these are merged walks. The plan is reblocked to the kernels' own
+    tiles where it differs; on sm100 the forward walks two Q tiles at once. With PackGQA, tokens of
+    a block larger than a pair of tiles keep one list: packed row r of the block reads the bits of
+    token r // group. For "flex" and "fa4" they are padded lists, see `listed`.
 
     Args:
         plan: forward lists.
-        target: from `maskplan.target`, or an architecture's name for head_dim 128, group 1.
-        backward: which of "loop_q" and "loop_k" to make.
-        subtile: Q tiles in a coarse Q block of LoopQ: 1, 2 or 4.
-        spt: LoopQ adds dQ in descending order of KV blocks.
+        target: from `maskplan.target`, or a name: of an architecture, for head_dim 128 and group
+            1; "flex"; or "fa4".
+        backward: which of "loop_q" and "loop_k" to make; padded lists are for LoopQ.
+        subtile: Q tiles in a coarse Q block of a LoopQ walk: 1, 2 or 4.
+        spt: a LoopQ walk adds dQ in descending order of KV blocks.
+        **shape: of "flex" and "fa4": head_dim, head_dim_v, heads, kv_heads and arch.
 
     Raises:
         PlanTypeError: if `plan` is not a Plan, or `target` neither a Target nor a name.
@@ -84,11 +156,23 @@ def lower(
                 remedy="transpose a TransposedPlan back first",
             )
         )
+    if isinstance(backward, str):
+        backward = (backward,)
+    if isinstance(target, str) and target in LIST_ENGINES:
+        return listed(plan, target, backward=backward, **shape)
+    if shape:
+        raise PlanTypeError(
+            sentence(
+                what="argument not known",
+                where="lower",
+                got=", ".join(sorted(shape)),
+                wanted=f"the shape of heads for {' or '.join(LIST_ENGINES)} alone",
+                remedy="say it by maskplan.target(arch, head_dim=...)",
+            )
+        )
     if isinstance(target, str):
         target = make_target(target)
     check_target(target, "lower")
-    if isinstance(backward, str):
-        backward = (backward,)
     if integer(subtile, "subtile") not in _SUBTILES:
         raise PlanError(
             sentence(
@@ -106,12 +190,76 @@ def lower(
     tiled, pair = _tiled(plan, target)
     streamed = _fitted(plan, target, "loop_q") if target.arch == "sm90" else tiled
     return LoweredPlan(
+        engine=target.arch,
         target=target,
         geometry=plan.geometry,
         pattern_id=tiled.pattern_id,
+        plan=plan,
         forward=forward_walk(tiled, parts=pair),
         loop_q=loop_q_walk(streamed, parts=subtile, spt=spt) if "loop_q" in backward else None,
         loop_k=forward_walk(tiled) if "loop_k" in backward else None,
+    )
+
+
+def listed(
+    plan: Plan,
+    engine: str,
+    *,
+    backward: Collection[str] = ("loop_q",),
+    head_dim: int = 128,
+    head_dim_v: int | None = None,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    arch: str | None = None,
+) -> LoweredPlan:
+    """The plan with the padded lists of an engine, which are for one shape of heads.
+
+    Args:
+        plan: forward lists.
+        engine: "flex" or "fa4".
+        backward: ("loop_q",), or () where no gradient will be asked for.
+        head_dim: D.
+        head_dim_v: DV; None for D.
+        heads: HQ; None for the plan's.
+        kv_heads: HK; None for HQ.
+        arch: for "fa4" "sm90" or "sm100", None for that of the plan's device or the current GPU;
+            for "flex" "cuda" or "cpu", None for "cuda".
+
+    Raises:
+        PlanError: for a backward that is neither.
+        UnsupportedError: where the engine does not do it, or there is no GPU to ask for `arch`.
+    """
+    from maskplan.lower.engine_lists import fa4_lists, flex_lists
+
+    if not set(backward) <= {"loop_q"}:
+        raise PlanError(
+            sentence(
+                what="direction not available",
+                where=f"lists for {engine}",
+                got=tuple(backward),
+                wanted='("loop_q",) or ()',
+                remedy="leave the rest out",
+            )
+        )
+    query_heads = integer(plan.heads if heads is None else heads, "heads", low=1)
+    shape: dict[str, Any] = {
+        "head_dim": integer(head_dim, "head_dim", low=1),
+        "head_dim_v": integer(head_dim if head_dim_v is None else head_dim_v, "head_dim_v", low=1),
+        "heads": query_heads,
+        "kv_heads": integer(query_heads if kv_heads is None else kv_heads, "kv_heads", low=1),
+        "backward": "loop_q" in backward,
+    }
+    if engine == "flex":
+        lists = flex_lists(plan, arch=arch or "cuda", **shape)
+    else:
+        lists = fa4_lists(plan, arch=arch or architecture_of(plan.device), **shape)
+    return LoweredPlan(
+        engine=engine,
+        target=None,
+        geometry=plan.geometry,
+        pattern_id=plan.pattern_id,
+        plan=plan,
+        lists=lists,
     )
 
 
@@ -141,18 +289,36 @@ def _tiled(plan: Plan, target: Target) -> tuple[Plan, int]:
     return (plan if plan.block_size == size else plan.reblock(size)), pair
 
 
-def _flatten(lowered: LoweredPlan | Walk) -> tuple[list[Any], tuple[type, dict[str, Any]]]:
-    values = {field.name: getattr(lowered, field.name) for field in fields(lowered)}
-    is_leaf = {n: v is None or isinstance(v, (Tensor, Walk)) for n, v in values.items()}
-    static = {name: value for name, value in values.items() if not is_leaf[name]}
-    return [value for name, value in values.items() if is_leaf[name]], (type(lowered), static)
+def _moved(value: Any, device: torch.device) -> Any:
+    """`value`, a tensor or a dataclass with some, on a device."""
+    if isinstance(value, (Tensor, Plan)):
+        return value.to(device)
+    if not hasattr(value, "__dataclass_fields__"):
+        return value
+    parts = {f.name: _moved(getattr(value, f.name), device) for f in fields(value) if f.init}
+    return replace(value, **parts)
 
 
-def _unflatten(leaves: Any, context: tuple[type, dict[str, Any]]) -> Any:
-    kind, static = context
-    names = [field.name for field in fields(kind) if field.name not in static]
-    return kind(**static, **dict(zip(names, leaves, strict=True)))
+def _flatten(lowered: LoweredPlan) -> tuple[list[Tensor], str]:
+    return list(lowered.packed.tensors), lowered.packed.spec
 
 
-for _kind in (LoweredPlan, Walk):
-    pytree.register_pytree_node(_kind, _flatten, _unflatten)
+def _flatten_walk(walk: Walk) -> tuple[list[Tensor], str]:
+    packed = pack(walk)
+    return list(packed.tensors), packed.spec
+
+
+def _restore_walk(tensors: Any, spec: str) -> Walk:
+    walk: Walk = unpack(list(tensors), spec)
+    return walk
+
+
+pytree.register_pytree_node(
+    LoweredPlan,
+    _flatten,
+    lambda tensors, spec: restore(list(tensors), spec),
+    serialized_type_name="maskplan.LoweredPlan",
+)
+pytree.register_pytree_node(
+    Walk, _flatten_walk, _restore_walk, serialized_type_name="maskplan.lower.Walk"
+)

@@ -1,14 +1,13 @@
 """The comparator itself: rounding passes, and every planted fault is caught and named."""
 
 from dataclasses import replace
-from importlib import import_module
 
 import pytest
 import torch
 from torch import Tensor
 
 import maskplan as mp
-from maskplan.attention import cpu
+from maskplan.attention import choice, cpu
 from maskplan.attention.budget import compare
 from maskplan.attention.verification import Results, expected, judge, verify
 from tests.attention.problems import problem
@@ -191,7 +190,7 @@ def test_verify_fails_what_is_wrong(monkeypatch, name, place):
     """A backend that scales one result, as a wrong softmax scale in a backward does."""
 
     class Wrong:
-        NAME = "wrong"
+        NAME, ENGINES, OPERATOR = "wrong", cpu.ENGINES, True
         supports = staticmethod(cpu.supports)
 
         @staticmethod
@@ -206,10 +205,9 @@ def test_verify_fails_what_is_wrong(monkeypatch, name, place):
                 grads[place] = grads[place] * 1.29
             return tuple(grads)
 
-    module = import_module("maskplan.attention.verification")
-    monkeypatch.setattr(module, "choose", lambda _call, _name: Wrong)
+    monkeypatch.setattr(choice, "BACKENDS", (Wrong,))
     mask = torch.ones(1, 1, 40, 40, dtype=torch.bool).tril()
-    report = verify(problem(mask, (16, 16)).plan, "cpu")
+    report = verify(problem(mask, (16, 16)).plan, "wrong")
 
     assert not report.ok
     assert name in [c.name for c in report.comparisons if not c.ok]

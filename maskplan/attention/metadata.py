@@ -1,0 +1,97 @@
+"""`Metadata`: everything about a call but its values, which is what a backend is chosen by."""
+
+from dataclasses import dataclass
+
+import torch
+
+from maskplan.geometry import Geometry
+from maskplan.lower.lowered import LoweredPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoweredFor:
+    """The one kind of call that a lowered plan serves.
+
+    Attributes:
+        arch: architecture of the kernels; None for a Plan.
+        heads: (HQ, HK) that lists are for, or None for any.
+        dims: (D, DV) that lists are for, or None for any.
+        backward: whether gradients can be computed.
+    """
+
+    arch: str | None = None
+    heads: tuple[int, int] | None = None
+    dims: tuple[int, int] | None = None
+    backward: bool = True
+
+    @classmethod
+    def of(cls, plan: LoweredPlan) -> "LoweredFor":
+        """What `plan` is for."""
+        lists = plan.lists
+        if lists is None:
+            return cls(arch=None if plan.target is None else plan.target.arch)
+        return cls(
+            arch=lists.arch,
+            heads=(lists.heads, lists.kv_heads),
+            dims=(lists.head_dim, lists.head_dim_v),
+            backward=lists.backward is not None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """What `supports` of a backend is asked about. Hashable, and made of plain values.
+
+    The batch size is no part of it: no choice depends on it, and a compiled region may leave it
+    open.
+
+    Attributes:
+        dtype: of q, k and v.
+        device: likewise.
+        heads: HQ.
+        kv_heads: HK.
+        head_dim: D.
+        head_dim_v: DV.
+        geometry: SQ, SK and the block size of the plan.
+        plan_heads: 1, HK or HQ.
+        partial: whether the plan may hold partial blocks; False promises that all are full.
+        layout: "bshd" or "bhsd".
+        backward: "auto", "loop_q" or "loop_k".
+        deterministic: whether equal calls must give equal bits.
+        differentiable: whether gradients may be asked for.
+        engine: of a `LoweredPlan`; "plan" for a Plan.
+        lowered_for: of a `LoweredPlan`, what its lists are for.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+    heads: int
+    kv_heads: int
+    head_dim: int
+    head_dim_v: int
+    geometry: Geometry
+    plan_heads: int
+    partial: bool
+    layout: str
+    backward: str
+    deterministic: bool
+    differentiable: bool
+    engine: str
+    lowered_for: LoweredFor
+
+    @property
+    def group(self) -> int:
+        """G = HQ / HK, query heads per KV head."""
+        return self.heads // max(self.kv_heads, 1)
+
+    @property
+    def unserved(self) -> str | None:
+        """Why the lowered plan does not serve this call, or None if it does."""
+        given = self.lowered_for
+        here = ((self.heads, self.kv_heads), (self.head_dim, self.head_dim_v))
+        if given.heads is not None and (given.heads, given.dims) != here:
+            (hq, hk), (d, dv) = given.heads, given.dims or (0, 0)
+            return f"its plan is lowered for HQ={hq}, HK={hk}, D={d}, DV={dv}"
+        if self.differentiable and not given.backward:
+            return "its plan is lowered without a backward, and gradients are wanted"
+        return None
