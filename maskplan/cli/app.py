@@ -6,6 +6,7 @@ import typer
 
 from maskplan.cli import make_attended, make_neighborhood, make_scored, make_selected, make_video
 from maskplan.cli.advise import advise
+from maskplan.cli.bench import bench
 from maskplan.cli.convert import convert, formats
 from maskplan.cli.demo import demo
 from maskplan.cli.difference import diff
@@ -63,4 +64,5 @@ app.command(epilog=_example("convert sta.plan sta.npz --to bsr"))(convert)
 app.command()(formats)
 app.add_typer(book, name="book")
 app.command(epilog=_example("verify small.plan --backend cpu"))(verify)
+app.command(epilog=_example("bench --rows planning/window"))(bench)
 app.command()(doctor)

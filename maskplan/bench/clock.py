@@ -1,0 +1,136 @@
+"""Clocks, and medians of works that are run in turn.
+
+NOTE [Cold caches]: before each run a buffer larger than the last cache is written, as the rest of a
+model would do. Inputs that a benchmark has just read would otherwise be read from the cache.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+Work = Callable[[], object]
+CPU_FLUSH_BYTES = 64 << 20
+CUDA_FLUSH_BYTES = 256 << 20  # an H200's L2 holds 60 MB
+HOST_CALLS = 100
+FEWEST_RUNS = 3
+
+
+class Clock(Protocol):
+    """Times one run of a work."""
+
+    def __call__(self, work: Work) -> float:
+        """Milliseconds."""
+        ...
+
+
+class CpuClock:
+    """Wall time with cold caches."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.zeros(CPU_FLUSH_BYTES // 4, dtype=torch.float32, device="cpu")
+
+    def __call__(self, work: Work) -> float:
+        """Milliseconds of one run."""
+        self._buffer.add_(1)
+        start = time.perf_counter()
+        work()
+        return 1e3 * (time.perf_counter() - start)
+
+
+class CudaClock:
+    """Time between two events on the current stream, with a cold L2.
+
+    Launches are queued while the flush runs, so host time counts only where it outlasts that.
+    """
+
+    def __init__(self) -> None:
+        self._buffer: Any = torch.empty(CUDA_FLUSH_BYTES, dtype=torch.int8, device="cuda")
+
+    def __call__(self, work: Work) -> float:
+        """Milliseconds of one run."""
+        event: Any = torch.cuda.Event  # untyped in torch
+        start, end = event(enable_timing=True), event(enable_timing=True)
+        torch.cuda.synchronize()
+        self._buffer.zero_()
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+
+class HostClock:
+    """Host time of a call that launches work on a GPU, without waiting for the GPU."""
+
+    def __call__(self, work: Work) -> float:
+        """Milliseconds a call."""
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(HOST_CALLS):
+            work()
+        return 1e3 * (time.perf_counter() - start) / HOST_CALLS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Times of one work, in milliseconds."""
+
+    median: float
+    low: float
+    high: float
+    runs: int
+
+
+def interleaved(
+    works: Mapping[str, Work],
+    clock: Clock,
+    *,
+    runs: int,
+    seconds: float = float("inf"),
+    now: Callable[[], float] = time.monotonic,
+) -> dict[str, Times]:
+    """Times of each work, run in turn.
+
+    Args:
+        works: warmed up, by name.
+        clock: times one run.
+        runs: of each work.
+        seconds: stop early after these, though never before 3 runs of each.
+        now: a clock in seconds.
+    """
+    found: dict[str, list[float]] = {name: [] for name in works}
+    until = now() + seconds
+    for run in range(runs):
+        if run >= FEWEST_RUNS and now() >= until:
+            break
+        for name, work in works.items():
+            found[name].append(clock(work))
+    return {
+        name: Times(
+            median=statistics.median(values), low=min(values), high=max(values), runs=len(values)
+        )
+        for name, values in found.items()
+    }
+
+
+def graphed(work: Work) -> Work:
+    """`work` as the replay of a CUDA graph, which leaves the launches of its kernels out."""
+    new_stream: Any = torch.cuda.Stream  # untyped in torch
+    stream = new_stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = work()
+
+    def replay() -> object:
+        graph.replay()
+        return kept  # what the graph writes to
+
+    return replay
