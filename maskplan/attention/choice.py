@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from maskplan.attention import cpu, reference
+from maskplan.attention import cpu, fa4, flex, reference
 from maskplan.attention.backend import Backend
 from maskplan.attention.metadata import LoweredFor, Metadata
 from maskplan.errors import PlanError, UnsupportedError, sentence
@@ -15,7 +15,7 @@ from maskplan.lower.packing import unpack
 
 # "auto" takes the first of these that supports the call and runs the plan's engine; none is ever
 # replaced by another in silence. See NOTE [Backends].
-BACKENDS: tuple[Any, ...] = (cpu, reference)
+BACKENDS: tuple[Any, ...] = (fa4, flex, cpu, reference)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,29 +1,24 @@
 """FlexAttention's BlockMask, both ways.
 
 Out: block lists, and a `mask_mod` that reads the plan's bits. A mask_mod sees (b, h, q, k) and not
-the place in a list, so it finds a block's entry by rank: for each row of blocks, words with a bit
-for every listed KV block, and the number of entries before each word; the entry is that number plus
-the bits set below the block's own. At most 1 bit a block pair, plus 4 bytes for 32 of them. It is
-right for every pair, listed or not, because eager FlexAttention asks it for all of them.
-
-Tiles are read as octets: compiled FlexAttention stages wider gathers in shared memory, where they
-do not fit beside K and V. Partial blocks cost several times as much as with a mask_mod of
-comparisons; kernel_options={"num_stages": 1} makes them cheaper where a plan has many.
+the place in a list, so it finds a block by rank: see NOTE [Rank] of maskplan/lower/ranked_bits.py.
+Partial blocks cost several times as much as with a mask_mod of comparisons;
+kernel_options={"num_stages": 1} makes them cheaper where a plan has many.
 
 In: mask_mod is evaluated in the partial blocks only.
 """
 
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
+from maskplan.attention.flex_mask import mask_of
 from maskplan.build.block_lists import from_block_lists
 from maskplan.build.mask_fn import MaskFn
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import WORD_BITS, integer
-from maskplan.plan import FULL, Plan
+from maskplan.geometry import integer
+from maskplan.lower.ranked_bits import ranked_bits
+from maskplan.plan import Plan
 
 
 def to_block_mask(plan: Plan, *, device: torch.device | str | None = None) -> Any:
@@ -74,53 +69,7 @@ def mask_mod_of(plan: Plan, *, device: torch.device | str | None = None) -> Mask
     It captures tensors on `device`, of O(M * N / 32 + blocks + tiles) numbers a pattern, and reads
     five numbers for each pair. Pairs must lie inside (SQ, SK).
     """
-    place = plan.device if device is None else torch.device(device)
-    words, before = _ranks(plan)
-    content = torch.full_like(plan.col, FULL) if plan.tile_id is None else plan.tile_id
-    content = torch.cat([content, content.new_full((1,), FULL)])  # never empty to index
-    tiles = torch.cat([plan.tiles, plan.tiles.new_zeros((1, *plan.tiles.shape[1:]))])
-    octets = torch.from_numpy(tiles.numpy().astype("<i4", copy=False).view(np.uint8))
-    (bq, bk), rows = plan.block_size, plan.axes.rows
-    batched, headed = plan.batch > 1, plan.heads > 1
-    ids, words, before, content, octets = (
-        part.to(place) for part in (plan.pattern_id, words, before, content, octets)
-    )
-
-    def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        pattern = ids[b if batched else b * 0, h if headed else h * 0]
-        line, block = pattern * rows + q // bq, k // bk
-        word, bit = block // WORD_BITS, block % WORD_BITS
-        present = words[line, word]
-        listed = ((present >> bit) & 1) == 1
-        below = _bits_set(present & ((1 << bit) - 1))
-        entry = torch.where(listed, before[line, word] + below, content.shape[0] - 1)
-        tile, column = content[entry], k % bk
-        bits = octets[torch.where(tile < 0, octets.shape[0] - 1, tile), q % bq, column // 8]
-        kept = ((bits >> (column % 8)) & 1) == 1
-        return listed & ((tile < 0) | kept)
-
-    return mask_mod
-
-
-def _ranks(plan: Plan) -> tuple[Tensor, Tensor]:
-    """(int32 [P * M, ceil(N / 32)] words of listed blocks, int32 entries before each word)."""
-    lines, width = len(plan.row_ptr) - 1, max(-(-plan.axes.cols // WORD_BITS), 1)
-    line = torch.repeat_interleave(torch.arange(lines), plan.row_ptr.diff())
-    at = line * width + plan.col // WORD_BITS
-    words = torch.zeros(lines * width, dtype=torch.int64)
-    words.index_add_(0, at, 1 << (plan.col.long() % WORD_BITS))
-    counts = torch.bincount(at, minlength=lines * width)
-    before = counts.cumsum(0) - counts
-    signed = torch.where(words >= 1 << 31, words - (1 << WORD_BITS), words).to(torch.int32)
-    return signed.view(lines, width), before.view(lines, width).to(torch.int32)
-
-
-def _bits_set(word: Tensor) -> Tensor:
-    """Bits set in words of which bit 31 is not."""
-    word = word - ((word >> 1) & 0x55555555)
-    word = (word & 0x33333333) + ((word >> 2) & 0x33333333)
-    word = (word + (word >> 4)) & 0x0F0F0F0F
-    return ((word * 0x01010101) >> 24) & 0xFF
+    return mask_of(ranked_bits(plan).to(plan.device if device is None else device))
 
 
 def from_block_mask_object(

@@ -139,14 +139,17 @@ class Target:
     ) -> tuple[int, int]:
         """The smallest legal block size, in tokens, that is not finer than `block_size`, if any.
 
-        Where KV blocks are limited and `block_size` is beyond the limit, the largest legal one.
+        Where KV blocks are limited and `block_size` is beyond the limit, the largest legal one that
+        divides it, so that whole blocks stay whole, unless that is less than half of the limit.
         """
         rule = self.rule(direction, seqlen_q)
         tokens = lcm(rule.q_multiple, self.rows_per_token) // self.rows_per_token
         block_q = -(-block_size[0] // tokens) * tokens
         block_k = -(-block_size[1] // rule.k_multiple) * rule.k_multiple
-        if rule.k_largest is not None:
-            block_k = min(block_k, rule.k_largest)
+        if rule.k_largest is not None and block_k > rule.k_largest:
+            parts = range(rule.k_largest, rule.k_largest // 2 - 1, -rule.k_multiple)
+            whole = (part for part in parts if block_size[1] % part == 0)
+            block_k = next(whole, rule.k_largest)
         return block_q, block_k
 
     def __str__(self) -> str:

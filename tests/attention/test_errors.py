@@ -153,7 +153,7 @@ def test_devices_that_differ():
     [
         ("layout", "'bshd' or 'bhsd'"),
         ("backward", "'auto' or 'loop_q' or 'loop_k'"),
-        ("backend", "'auto' or 'cpu' or 'reference'"),
+        ("backend", "'auto' or 'fa4' or 'flex' or 'cpu' or 'reference'"),
     ],
 )
 def test_unknown_choices(name, choices):
@@ -201,7 +201,9 @@ def test_a_dtype_that_nobody_computes():
 
 def test_backends_say_why():
     call = made(dtype=torch.bfloat16)
-    cpu, reference = backends(call.q, call.k, call.v, call.plan)
+    fa4, flex, cpu, reference = backends(call.q, call.k, call.v, call.plan)
+    assert str(fa4).startswith("fa4: tensors are on cpu")
+    assert str(flex).startswith("flex: tensors are on cpu")
 
     assert (cpu.name, cpu.usable, str(cpu)) == ("cpu", True, "cpu: usable")
     assert not reference.usable

@@ -1,0 +1,250 @@
+"""Backend "flex": PyTorch's FlexAttention, for any CUDA GPU.
+
+In a compiled region `attention` traces straight into `flex_attention`, which the compiler knows, as
+it does its autograd. In eager mode the same function runs compiled by itself. Either takes the
+plan as plain tensors and makes BlockMask and mask function inside, and no number of blocks, tiles
+or patterns is part of the graph: plans of one shape share one compilation.
+"""
+
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskplan.attention.call import AttentionCall
+from maskplan.attention.flex_mask import bit_mask, octets_of
+from maskplan.attention.metadata import Metadata
+from maskplan.errors import UnsupportedError, sentence
+from maskplan.lower.engine_lists import EngineLists
+from maskplan.lower.plan_cache import Lowering
+from maskplan.lower.tensors import BlockSparseTensors
+
+NAME = "flex"
+ENGINES = ("flex",)
+OPERATOR = False
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+FEWEST_FEATURES = 16  # what a matrix product of FlexAttention's kernels takes
+# FlexAttention's kernel for short queries would take the lists of one block of them for all.
+KERNEL_OPTIONS: Any = {"FORCE_USE_FLEX_ATTENTION": True}
+_Lists = tuple[Tensor, Tensor, Tensor, Tensor]
+_Tables = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def supports(asked: Metadata) -> str | None:
+    """None, or the reason why this backend cannot make the call."""
+    if asked.device.type != "cuda":
+        return f"tensors are on {asked.device}, and its gradients need a CUDA GPU"
+    if asked.dtype not in DTYPES:
+        return f"it does not compute {str(asked.dtype).removeprefix('torch.')}"
+    if min(asked.head_dim, asked.head_dim_v) < FEWEST_FEATURES:
+        return f"head dims are below {FEWEST_FEATURES}"
+    if find_spec("triton") is None:
+        return "triton, which FlexAttention compiles with, is not installed"
+    return None
+
+
+def lowering(asked: Metadata) -> Lowering:
+    """With the lists that the backward walks, if one may come."""
+    shape: dict[str, Any] = {
+        "head_dim": asked.head_dim,
+        "head_dim_v": asked.head_dim_v,
+        "heads": asked.heads,
+        "kv_heads": asked.kv_heads,
+        "arch": "cuda",
+    }
+    return Lowering(
+        target=NAME,
+        backward=("loop_q",) if asked.differentiable else (),
+        shape=tuple(shape.items()),
+    )
+
+
+def attend(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """(out [B, SQ, HQ, DV], lse float32 [B, HQ, SQ]), with a graph where inputs require one."""
+    if call.empty:
+        return _nothing(call.q, call.k, call.v)
+    lists: Any = call.lowered.lists
+    function = flex_function if torch.compiler.is_compiling() else None
+    out, lse = flex_attend(call.q, call.k, call.v, lists, scale=call.scale, function=function)
+    assert lse is not None, "asked for"
+    return out, lse
+
+
+def _nothing(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Results where there is no query or no key, with gradients 0 whatever the inputs hold."""
+    zero = sum(x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0).sum() for x in (q, k, v))
+    batch, length, heads, _ = q.shape
+    out = q.new_zeros(batch, length, heads, v.shape[3]) + zero
+    lse = q.new_full((batch, heads, length), -torch.inf, dtype=torch.float32) + zero
+    return out, lse
+
+
+def flex_inputs(lists: EngineLists) -> tuple[_Lists, _Lists | None, _Tables]:
+    """(forward lists, backward lists, tables) as `flex_function` takes them.
+
+    Axes whose length differs between plans of one shape are marked as dynamic. Lists have a width
+    of at least 2, since compilers take 1 for a constant.
+    """
+    backward = lists.backward
+    return (
+        _block_lists(lists.forward),
+        None if backward is None else _block_lists(backward),
+        _tables(lists),
+    )
+
+
+def _block_lists(lists: BlockSparseTensors) -> _Lists:
+    mask_idx, full_idx = (
+        _dynamic(_wide(idx), 3) for idx in (lists.mask_block_idx, lists.full_block_idx)
+    )
+    return lists.mask_block_cnt, mask_idx, lists.full_block_cnt, full_idx
+
+
+def _wide(idx: Tensor) -> Tensor:
+    if idx.shape[3] > 1:
+        return idx
+    return torch.cat([idx, idx.new_zeros(*idx.shape[:3], 2 - idx.shape[3])], dim=3)
+
+
+def _tables(lists: EngineLists) -> _Tables:
+    bits: Any = lists.bits
+    patterns, rows, width = bits.words.shape
+    lines = patterns * rows
+    flat = [table.reshape(lines, width) for table in (bits.words, bits.before)]
+    if lines == 1:
+        flat = [torch.cat([table, torch.zeros_like(table)]) for table in flat]
+    content = bits.content
+    if len(content) == 1:
+        content = torch.cat([content, torch.zeros_like(content)])
+    return (
+        bits.pattern_id,
+        _dynamic(flat[0], 0),
+        _dynamic(flat[1], 0),
+        _dynamic(content, 0),
+        _dynamic(octets_of(bits.tiles), 0),
+    )
+
+
+def _dynamic(tensor: Tensor, axis: int) -> Tensor:
+    if not torch.compiler.is_compiling():  # an outer region has inputs of its own
+        torch._dynamo.maybe_mark_dynamic(tensor, axis)  # noqa: SLF001 - its documented place
+    return tensor
+
+
+def flex_function(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    forward: _Lists,
+    backward: _Lists | None,
+    tables: _Tables | None,
+    block_size: tuple[int, int],
+    scale: float,
+    return_lse: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """(out [B, HQ, SQ, DV], lse float32 [B, HQ, SQ] or None), differentiable if `backward` is.
+
+    Args:
+        q: [B, HQ, SQ, D].
+        k: [B, HK, SK, D].
+        v: [B, HK, SK, DV].
+        forward: (mask_cnt, mask_idx, full_cnt, full_idx) of KV blocks for each Q block.
+        backward: the same of Q blocks for each KV block; None for no gradients.
+        tables: those of `bit_mask`; None where every listed block is full, and then only for the
+            compiler's kernels, which go by the lists.
+        block_size: (bq, bk) of lists and tables.
+        scale: factor of the scores.
+        return_lse: whether lse is wanted.
+    """
+    from torch.nn.attention import flex_attention as flex
+
+    lengths = (q.shape[2], k.shape[2])
+    mask_mod: Any = flex.noop_mask
+    if tables is not None:
+        rows = -(-lengths[0] // block_size[0])
+        mask_mod = bit_mask(*tables, block_size, rows)
+    lists: Any = _named("kv", forward, tables is None)
+    lists |= _named("q", backward, tables is None)
+    mask = flex.BlockMask(seq_lengths=lengths, BLOCK_SIZE=block_size, mask_mod=mask_mod, **lists)
+    wanted = flex.AuxRequest(lse=True) if return_lse else None
+    attend_by_lists: Any = flex.flex_attention  # whose overloads a checker does not see through
+    made = attend_by_lists(
+        q, k, v, block_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1],
+        kernel_options=dict(KERNEL_OPTIONS), return_aux=wanted,
+    )  # fmt: skip
+    return (made[0], made[1].lse) if return_lse else (made, None)
+
+
+def _named(axis: str, lists: _Lists | None, all_full: bool) -> dict[str, Tensor | None]:
+    """The lists as fields of a BlockMask: where all blocks are full, one list without a mask."""
+    names = (f"{axis}_num_blocks", f"{axis}_indices")
+    full_names = tuple(f"full_{name}" for name in names)
+    if lists is None:
+        return dict.fromkeys((*names, *full_names))
+    mask_cnt, mask_idx, full_cnt, full_idx = lists
+    if all_full:
+        return dict(zip(names, (full_cnt, full_idx), strict=True)) | dict.fromkeys(full_names)
+    return dict(zip((*names, *full_names), (mask_cnt, mask_idx, full_cnt, full_idx), strict=True))
+
+
+@lru_cache
+def compiled() -> Any:
+    """`flex_function`, compiled: one for the whole process."""
+    return torch.compile(flex_function, fullgraph=True)
+
+
+def flex_attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lists: EngineLists,
+    *,
+    scale: float,
+    return_lse: bool = True,
+    function: Any = None,
+) -> tuple[Tensor, Tensor | None]:
+    """(out [B, SQ, HQ, DV], lse float32 [B, HQ, SQ] in natural log), with autograd's graph.
+
+    Args:
+        q: [B, SQ, HQ, D], any strides.
+        k: [B, SK, HK, D].
+        v: [B, SK, HK, DV].
+        lists: from `flex_lists`, for these shapes and on their device.
+        scale: factor of the scores.
+        return_lse: whether lse is wanted.
+        function: `flex_function` itself, to be traced by some compiler; None for the compiled one.
+
+    Raises:
+        UnsupportedError: if a gradient is wanted and the lists have no backward.
+    """
+    if lists.backward is None and torch.is_grad_enabled() and _any_grad(q, k, v):
+        raise UnsupportedError(
+            sentence(
+                what="there are no lists for the backward",
+                where="the flex backend",
+                got="lists of the forward alone",
+                wanted="lists of both directions",
+                remedy="lower the plan with its backward",
+            )
+        )
+    forward, backward, made = flex_inputs(lists)
+    tables = None if function is None and lists.whole else made
+    call = compiled() if function is None else function
+    out, lse = call(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        forward,
+        backward,
+        tables,
+        lists.forward.block_size,
+        scale,
+        return_lse,
+    )
+    return out.transpose(1, 2), lse
+
+
+def _any_grad(*tensors: Tensor) -> bool:
+    return any(tensor.requires_grad for tensor in tensors)
