@@ -9,6 +9,7 @@ from torch import Tensor
 from maskplan.attention import operators
 from maskplan.attention.call import AttentionCall, checked, plain_scale
 from maskplan.attention.choice import BACKENDS, BackendStatus, decide, metadata, named, status
+from maskplan.attention.dispatch_keys import in_transform
 from maskplan.errors import UnsupportedError, sentence
 from maskplan.geometry import Geometry
 from maskplan.lower.lowered import LoweredPlan, as_it_is
@@ -125,7 +126,9 @@ def run(
         known = _lowered(known, chosen, facts, cache)
         packed = known.packed
     if chosen.OPERATOR:
-        out, lse = operators.attention(
+        transformed = not torch.compiler.is_compiling() and in_transform()
+        call: Any = operators.TransformedAttention.apply if transformed else operators.attention
+        out, lse = call(
             q, k, v, packed.tensors, packed.spec, name, factor, layout, backward, deterministic
         )
         return name, out, lse

@@ -1,4 +1,4 @@
-"""The two guards of torch's dispatcher that an operator with its own autograd kernel needs."""
+"""The guards of torch's dispatcher that an operator with its own autograd kernel needs."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -20,3 +20,9 @@ def with_autograd() -> AbstractContextManager[None]:
     guard: AbstractContextManager[None]
     guard = _bindings._SetExcludeDispatchKeyGuard(key, False)  # noqa: SLF001
     return guard
+
+
+def in_transform() -> bool:
+    """Whether a transform of torch.func is at work."""
+    active: bool = _bindings._are_functorch_transforms_active()  # noqa: SLF001
+    return active

@@ -10,7 +10,7 @@ memory) is refused as torch refuses it for q, and does not give gradients of ano
 tensors have no version to check and are kept beside.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,8 @@ from torch.autograd import Function
 
 from maskplan.attention.call import AttentionCall, room
 from maskplan.attention.choice import named
-from maskplan.attention.dispatch_keys import below_autograd
+from maskplan.attention.dispatch_keys import below_autograd, in_transform
+from maskplan.attention.transforms import refusal, refuse_forward_mode, register_vmap
 from maskplan.errors import UnsupportedError, sentence
 from maskplan.lower.lowered import restore
 
@@ -100,49 +101,55 @@ def _fake_backward(
     return dq, dk, dv
 
 
+def _below(operator: Any, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    with below_autograd():
+        results: tuple[Tensor, ...] = operator(*inputs)
+    return results
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
+    """Keep what the backward needs; see NOTE [What is saved]."""
+    q, k, v, plan, *ctx.rest = inputs
+    ctx.beside = plan if any(tensor.is_inference() for tensor in plan) else None
+    ctx.save_for_backward(q, k, v, *results, *(plan if ctx.beside is None else ()))
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(
+    ctx: Any, dout: Tensor | None, dlse: Tensor | None, operator: Any
+) -> tuple[Tensor | None, ...]:
+    """Gradients of every input of the forward, by `operator`."""
+    nothing = (None,) * (1 + len(ctx.rest))
+    if dout is None and dlse is None:
+        return None, None, None, *nothing
+    q, k, v, out, lse, *plan = ctx.saved_tensors
+    if dout is None:
+        dout = torch.zeros_like(out)
+    plan = plan if ctx.beside is None else ctx.beside
+    return *operator(q, k, v, out, lse, dout, dlse, plan, *ctx.rest), *nothing
+
+
 class _Attention(Function):
     """The forward with its backward behind it."""
 
     @staticmethod
-    def forward(
-        q: Tensor, k: Tensor, v: Tensor, plan: Sequence[Tensor], *rest: Any
-    ) -> tuple[Tensor, Tensor]:
-        with below_autograd():
-            results: tuple[Tensor, Tensor] = attention(q, k, v, plan, *rest)
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        results = _below(attention, inputs)
+        _save(ctx, inputs, results)
         return results
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        q, k, v, plan, *ctx.rest = inputs
-        # See NOTE [What is saved].
-        ctx.beside = plan if any(tensor.is_inference() for tensor in plan) else None
-        ctx.save_for_backward(q, k, v, *output, *(() if ctx.beside is not None else plan))
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        nothing = (None,) * (1 + len(ctx.rest))
-        if dout is None and dlse is None:
-            return None, None, None, *nothing
-        q, k, v, out, lse, *plan = ctx.saved_tensors
-        if dout is None:
-            dout = torch.zeros_like(out)
-        plan = plan if ctx.beside is None else ctx.beside
-        return *attention_backward(q, k, v, out, lse, dout, dlse, plan, *ctx.rest), *nothing
+        return _gradients(ctx, dout, dlse, attention_backward)
 
 
 class _Gradients(Function):
     """The backward, which says what is missing when it is differentiated again."""
 
     @staticmethod
-    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        with below_autograd():
-            grads: tuple[Tensor, Tensor, Tensor] = attention_backward(*inputs)
-        return grads
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        del ctx, inputs, output
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        del ctx
+        return _below(attention_backward, inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
@@ -158,27 +165,77 @@ class _Gradients(Function):
         )
 
 
-def _wants_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+class TransformedAttention(Function):
+    """The same node for transforms of torch.func, which want the context set up apart.
+
+    Nobody else does: torch then binds a signature in each call, which takes 50 microseconds.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        """`maskplan::attention`."""
+        results: tuple[Tensor, ...] = attention(*inputs)
+        return results
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Keep what the backward needs."""
+        _save(ctx, inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Gradients of every input; the transforms ask for their graph, used or not."""
+        return _gradients(ctx, dout, dlse, _TransformedGradients.apply)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        """There is none."""
+        del ctx, tangents
+        raise refusal("a tangent of q, k or v", "gradients in reverse mode")
 
 
-def _differentiable_forward(
-    q: Tensor, k: Tensor, v: Tensor, plan: Sequence[Tensor], *rest: Any
-) -> tuple[Tensor, Tensor]:
-    run: Any = _Attention.apply if _wants_gradient(q, k, v) else _Attention.forward
-    results: tuple[Tensor, Tensor] = run(q, k, v, plan, *rest)
-    return results
+class _TransformedGradients(Function):
+    generate_vmap_rule = True
+    backward = _Gradients.backward
+
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, ...]:
+        results: tuple[Tensor, ...] = attention_backward(*inputs)
+        return results
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        del ctx, inputs, output
 
 
-def _differentiable_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    run: Any = _Gradients.apply if _wants_gradient(*inputs[:7]) else _Gradients.forward
-    grads: tuple[Tensor, Tensor, Tensor] = run(*inputs)
-    return grads
+def _autograd_kernel(
+    operator: Any, function: type[Function], count: int
+) -> Callable[..., tuple[Tensor, ...]]:
+    """What runs first in a call of `operator`: `count` of its arguments may want a gradient."""
+
+    def kernel(*inputs: Any) -> tuple[Tensor, ...]:
+        tensors = inputs[:count]
+        refuse_forward_mode(*tensors)
+        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+            if in_transform():
+                raise refusal("a second derivative", "first derivatives of q, k and v")
+            apply: Any = function.apply
+            results: tuple[Tensor, ...] = apply(*inputs)
+            return results
+        return _below(operator, inputs)
+
+    return kernel
 
 
 _library.impl("attention", _run_forward, "CompositeExplicitAutograd")
 _library.impl("attention_backward", _run_backward, "CompositeExplicitAutograd")
-_library.impl("attention", _differentiable_forward, "Autograd")
-_library.impl("attention_backward", _differentiable_backward, "Autograd")
+for _name, _operator, _function, _count in (
+    ("attention", attention, _Attention, 3),
+    ("attention_backward", attention_backward, _Gradients, 7),
+):
+    _library.impl(_name, _autograd_kernel(_operator, _function, _count), "Autograd")
+    register_vmap(_library, f"maskplan::{_name}", _operator, _count)
 torch.library.register_fake("maskplan::attention", _fake_forward, lib=_library)
 torch.library.register_fake("maskplan::attention_backward", _fake_backward, lib=_library)

@@ -60,6 +60,8 @@ class LoweredPlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "packed", pack(self))
+        if self.plan.status is None:
+            _leave_open(self)
 
     @property
     def seqlen_q(self) -> int:
@@ -96,6 +98,18 @@ class LoweredPlan:
             f"LoweredPlan({self.engine}, {self.geometry}, batch={self.batch}, heads={self.heads}, "
             f"{len(self.packed.tensors)} tensors on {self.device})"
         )
+
+
+def _leave_open(lowered: LoweredPlan) -> None:
+    """Tell the compiler that numbers of blocks and tiles, and widths of lists, are no constants.
+
+    Another exact plan of the same lengths then runs in the same compiled region. (A device plan
+    has room by its shapes, which are the same for each.)
+    """
+    for tensor in lowered.packed.tensors:
+        if tensor is not lowered.pattern_id:
+            # What torch._dynamo.maybe_mark_dynamic does, which would import the whole compiler.
+            tensor._dynamo_weak_dynamic_indices = {3 if tensor.ndim == 4 else 0}  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def as_it_is(plan: Plan) -> LoweredPlan:
@@ -189,13 +203,16 @@ def lower(
         plan = plan.canonical()  # so that every reblocked form numbers its patterns alike
     tiled, pair = _tiled(plan, target)
     streamed = _fitted(plan, target, "loop_q") if target.arch == "sm90" else tiled
+    forward = forward_walk(tiled, parts=pair)
+    if pair == 1:  # the same rows, so the same tensors
+        forward = replace(forward, row_ptr=tiled.row_ptr, col=tiled.col)
     return LoweredPlan(
         engine=target.arch,
         target=target,
         geometry=plan.geometry,
         pattern_id=tiled.pattern_id,
         plan=plan,
-        forward=forward_walk(tiled, parts=pair),
+        forward=forward,
         loop_q=loop_q_walk(streamed, parts=subtile, spt=spt) if "loop_q" in backward else None,
         loop_k=forward_walk(tiled) if "loop_k" in backward else None,
     )
