@@ -14,9 +14,9 @@ import torch
 import maskplan as mp
 from maskplan.diffusers import attach
 
-GRID = mp.video.Grid(8, 24, 32)
+GRID = mp.video.Grid(8, 16, 32)
 HEADS, LAYERS, STEPS, DENSE_STEPS = 4, 2, 4, 1
-WINDOWS = [(1, 3, 2), (1, 3, 2), (2, 1, 1), (2, 1, 1)]  # in tiles, one for each head
+WINDOWS = [(1, 2, 2), (1, 2, 2), (2, 1, 1), (2, 1, 1)]  # in tiles, one for each head
 
 
 def transformer() -> torch.nn.Module:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import maskplan as mp
 from maskplan.bench.case import Missing
+from maskplan.lower.lowered import LIST_ENGINES
 
 FORWARD_FLOPS, BACKWARD_FLOPS = 4, 10  # times pairs and channels: two and five matrix products
 SEED = 0
@@ -78,14 +79,12 @@ def lowered(
     Raises:
         Missing: if fa4 has no kernels for this GPU.
     """
-    q, k = tensors.q, tensors.k
-    if engine == "fa4":
-        try:
-            from maskplan.lower.architecture import architecture_of
-
-            arch = architecture_of(q.device)
-        except mp.UnsupportedError as error:
-            raise Missing(str(error)) from None
-        target = mp.target(arch, head_dim=q.shape[3], group=q.shape[2] // k.shape[2])
-        return plan.lower(target, engine="fa4", backward=backward).to(q.device)
-    return plan.lower(engine, backward=backward).to(q.device)
+    q, k, v = tensors.q, tensors.k, tensors.v
+    shape: dict[str, Any] = {}
+    if engine in LIST_ENGINES:
+        shape = {"head_dim": q.shape[3], "head_dim_v": v.shape[3]}
+        shape |= {"heads": q.shape[2], "kv_heads": k.shape[2]}
+    try:
+        return plan.lower(engine, backward=backward, **shape).to(q.device)
+    except mp.UnsupportedError as error:
+        raise Missing(str(error)) from None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from maskplan.errors import PlanError, PlanTypeError, UnsupportedError, sentence
@@ -135,6 +136,14 @@ def check_processors(layers: list[nn.Module], architecture: Architecture) -> Non
 def heads_of(layers: list[nn.Module]) -> int:
     """Attention heads of the layers, which all have as many."""
     return int(layers[0].heads)  # type: ignore[arg-type] # an attribute that torch does not know
+
+
+def query_like(layers: list[nn.Module], latent: Tensor) -> Tensor:
+    """An empty [1, 1, H, D] tensor of the kind of q when the model is called with `latent`."""
+    layer: Any = layers[0]
+    head_dim = layer.inner_dim // layer.heads
+    grad = torch.is_grad_enabled()
+    return latent.new_empty(1, 1, layer.heads, head_dim).requires_grad_(grad)
 
 
 def check_layer_count(count: int, dense_layers: int) -> None:

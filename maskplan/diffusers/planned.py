@@ -16,6 +16,7 @@ from maskplan.diffusers.models import (
     check_layer_count,
     check_processors,
     heads_of,
+    query_like,
 )
 from maskplan.diffusers.processors import (
     HunyuanVideoPlanProcessor,
@@ -41,7 +42,6 @@ class PlannedAttention:
         source: PlanSource,
         steps: StepCount,
         dense: tuple[int, int],
-        options: dict[str, Any],
     ) -> None:
         self._source = source
         self._steps = steps
@@ -50,7 +50,7 @@ class PlannedAttention:
         self._hooks = []
         for transformer in transformers:
             architecture = architecture_of(transformer)
-            processors = self._replace(architecture, transformer, options)
+            processors = self._replace(architecture, transformer)
             hook = partial(self._before, architecture, processors)
             self._hooks.append(transformer.register_forward_pre_hook(hook, with_kwargs=True))
 
@@ -101,7 +101,7 @@ class PlannedAttention:
         self.detach()
 
     def _replace(
-        self, architecture: Architecture, transformer: nn.Module, options: dict[str, Any]
+        self, architecture: Architecture, transformer: nn.Module
     ) -> list[tuple[int, PlanProcessor]]:
         """Put processors of ours into the planned layers; their numbers and processors."""
         kind = HunyuanVideoPlanProcessor if architecture is HunyuanVideo else WanPlanProcessor
@@ -109,7 +109,7 @@ class PlannedAttention:
         for number, layer in enumerate(architecture.layers(transformer)):
             if number < self._dense_layers:
                 continue
-            processor = kind(layer.processor, options)
+            processor = kind(layer.processor, self._source.options)
             layer.set_processor(processor)  # type: ignore[operator] # an attention module
             self._processors.append((layer, number, processor))
             placed.append((number, processor))
@@ -130,13 +130,9 @@ class PlannedAttention:
         dense = step < self._dense_steps
         if not dense:
             _check_tokens(self.order, call)
+        like = query_like(architecture.layers(transformer), values["hidden_states"])
         for number, processor in processors:
-            place = Place(
-                step=step,
-                layer=number,
-                text_lengths=call.text_lengths,
-                device=values["hidden_states"].device,
-            )
+            place = Place(step=step, layer=number, text_lengths=call.text_lengths, like=like)
             processor.current = None if dense else self._source.at(place)
 
 
@@ -197,12 +193,12 @@ def attach(
         check_processors(layers, architecture)
         _check_text_last(architecture, order)
         check_plans(plans, order, heads_of(layers), range(dense_layers, len(layers)))
+    options = {"backend": backend, "deterministic": deterministic}
     return PlannedAttention(
         models,
-        PlanSource(plans, order, integer(kept, "kept", low=1)),
+        PlanSource(plans, order, options, integer(kept, "kept", low=1)),
         StepCount(steps),
         (dense_steps, dense_layers),
-        {"backend": backend, "deterministic": deterministic},
     )
 
 

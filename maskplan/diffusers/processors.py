@@ -10,6 +10,7 @@ taken out of it before the output projection. Both are made token by token, so t
 q, k, v and out, at two gathers of the hidden states instead of four.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,7 @@ class Planned:
 class PlanProcessor:
     """The processor of one layer: the model's own while `current` is None."""
 
-    def __init__(self, dense: Any, options: dict[str, Any]) -> None:
+    def __init__(self, dense: Any, options: Mapping[str, Any]) -> None:
         self.dense = dense
         self.options = options
         self.current: Planned | None = None

@@ -1,18 +1,20 @@
 """The plan of a layer at a step, with what a call hides, made ready for the device and kept."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from maskplan.attention import backends
 from maskplan.book import PlanBook, PlanKeyError
 from maskplan.build.slices import boxes, plan_of_slices
 from maskplan.diffusers.processors import Planned
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.lower.lowered import LoweredPlan
+from maskplan.lower.lowered import LIST_ENGINES, LoweredPlan
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance, shared_layout
@@ -22,12 +24,19 @@ Source = Plan | PlanBook
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where in a run a plan is used: one layer of one forward call."""
+    """Where in a run a plan is used: one layer of one forward call.
+
+    Attributes:
+        step: from 0.
+        layer: from 0.
+        text_lengths: text tokens of each sample that are no padding; empty where there are none.
+        like: [1, 1, H, D] on the device, in the dtype and with the need for a gradient of q.
+    """
 
     step: int
     layer: int
     text_lengths: tuple[int, ...]
-    device: torch.device
+    like: Tensor
 
 
 class PlanSource:
@@ -36,9 +45,12 @@ class PlanSource:
     Equal plans of a book are made ready once; the `kept` last used ones are held.
     """
 
-    def __init__(self, plans: Source, order: TokenOrder, kept: int) -> None:
+    def __init__(
+        self, plans: Source, order: TokenOrder, options: Mapping[str, Any], kept: int
+    ) -> None:
         self.plans = plans
         self.order = order
+        self.options = options
         self.kept = kept
         self._ready: OrderedDict[Hashable, Plan | LoweredPlan] = OrderedDict()
         self._moved: dict[torch.device, tuple[Tensor | None, Tensor | None]] = {}
@@ -49,14 +61,15 @@ class PlanSource:
         Raises:
             PlanKeyError: if the book does not hold that step.
         """
-        key = (self._name(place), place.text_lengths, place.device)
+        like = place.like
+        key = (self._name(place), place.text_lengths, like.device, like.dtype, like.requires_grad)
         if key in self._ready:
             self._ready.move_to_end(key)
         else:
-            self._ready[key] = ready(self._visible(place), place.device)
+            self._ready[key] = ready(self._visible(place), like, self.options)
             if len(self._ready) > self.kept:
                 self._ready.popitem(last=False)
-        slots, inverse = self._indices(place.device)
+        slots, inverse = self._indices(like.device)
         return Planned(plan=self._ready[key], slots=slots, inverse=inverse)
 
     def _name(self, place: Place) -> Hashable:
@@ -96,11 +109,29 @@ class PlanSource:
         return self._moved[device]
 
 
-def ready(plan: Plan, device: torch.device) -> Plan | LoweredPlan:
-    """`plan` in the form in which attention on `device` takes it without further work."""
-    if device.type == "cpu":
+def ready(plan: Plan, like: Tensor, options: Mapping[str, Any]) -> Plan | LoweredPlan:
+    """`plan` as attention takes it without further work, in compiled regions too.
+
+    Args:
+        plan: on the CPU.
+        like: as in `Place`.
+        options: of `attention`: backend and deterministic.
+    """
+    if like.device.type == "cpu" and options["backend"] not in LIST_ENGINES:
         return plan
-    return plan.to(device)
+    moved = plan.to(like.device)
+    q = like.expand(1, plan.seqlen_q, -1, -1)
+    answers = backends(q, q, q, moved, deterministic=options["deterministic"])
+    asked = options["backend"]
+    names = [one.name for one in answers if one.usable and asked in ("auto", one.name)]
+    if not names or names[0] not in LIST_ENGINES:
+        return moved  # the reference runs it as it is; and where nothing can, attention says why
+    heads, head_dim = like.shape[2:]
+    directions = ("loop_q",) if like.requires_grad else ()
+    shape: dict[str, Any] = {"head_dim": head_dim, "heads": heads, "kv_heads": heads}
+    if names[0] == "flex":
+        shape["arch"] = like.device.type
+    return plan.lower(names[0], backward=directions, **shape).to(like.device)
 
 
 def held_keys(order: TokenOrder, text_lengths: tuple[int, ...]) -> Tensor:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 
 import maskplan as mp
 from maskplan.diffusers import attach
@@ -285,3 +286,32 @@ def test_half_precision_stays_near_the_models_own():
 
     assert out.dtype == torch.bfloat16
     assert (out - own).float().norm() < 0.02 * own.float().norm()
+
+
+def test_compiled_blocks_run_every_plan_of_a_book():
+    """One graph of the dense step, one of the planned ones, and one when their sizes differ."""
+    model = models.wan()
+    grid = Grid(*models.WAN_GRID)
+    windows = [(1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 1)]
+    plans = {
+        (step, layer): sliding_tile(
+            grid, tile=TILE, window=windows[step + layer], block_size=(8, 8)
+        )
+        for step in range(1, 3)
+        for layer in range(2)
+    }
+    book = mp.PlanBook.from_layers(plans, default=plans[2, 1], layers=range(3))
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def denoise():
+        calls = [models.wan_inputs(timestep=timestep) for timestep in (900.0, 500.0, 100.0)]
+        return [models.sample(model, values) for values in calls]
+
+    with torch.no_grad(), attach(model, book, dense_steps=1):
+        eager = denoise()
+        for block in model.blocks:
+            block.compile(backend=counter, fullgraph=True)
+        compiled = denoise()
+
+    assert counter.frame_count <= 3
+    torch.testing.assert_close(compiled, eager)
