@@ -1,7 +1,6 @@
 """`ForwardConfig`: everything about the forward kernel that is decided when it is compiled."""
 
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from kernels_sm100.errors import ConfigError, sentence
 
@@ -11,7 +10,6 @@ MASK_WORDS = TILE_K // 32  # words of a row of a bit tile: one 16-byte load
 TMEM_COLUMNS = 512
 SHARED_BYTES = 227 * 1024
 DTYPES = ("bfloat16", "float16")
-ARCHITECTURES = ("sm_100a", "sm_103a")
 MAX_STAGES = 32
 _BARRIER_BYTES = 1024  # barriers and the TMEM address, in front of the tiles
 _LAZY_LOG2 = 8.0  # P stays below 2^8, far inside the range of both dtypes
@@ -45,7 +43,6 @@ class ForwardConfig:
         stages: K or V blocks in flight in shared memory; as many as fit if None.
         lazy_rescale: leave the row maximum behind by up to 2^8 rather than rescale O, a branch on
             data. Without it O is rescaled in every step.
-        arch: "sm_100a" (B200) or "sm_103a" (B300).
 
     Raises:
         ConfigError: for values that no kernel is written for.
@@ -60,15 +57,10 @@ class ForwardConfig:
     parts: int = 2
     stages: int | None = None
     lazy_rescale: bool = True
-    arch: str = "sm_100a"
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise _refuse("dtype", repr(self.dtype), f"one of {', '.join(DTYPES)}", "cast q, k, v")
-        if self.arch not in ARCHITECTURES:
-            raise _refuse(
-                "arch", repr(self.arch), f"one of {', '.join(ARCHITECTURES)}", "name one of these"
-            )
         for name in ("head_dim", "head_dim_v"):
             value = getattr(self, name)
             if value % 16 or not 16 <= value <= 128:
@@ -85,7 +77,9 @@ class ForwardConfig:
             raise _refuse(
                 "parts", self.parts, f"1 or q_tiles={self.q_tiles}", "lower the plan for this shape"
             )
-        if self.stages is not None and not 2 <= self.stages <= min(self.stages_that_fit, MAX_STAGES):
+        if self.stages is not None and not 2 <= self.stages <= min(
+            self.stages_that_fit, MAX_STAGES
+        ):
             raise _refuse(
                 "stages",
                 self.stages,
@@ -124,7 +118,3 @@ class ForwardConfig:
     def rescale_log2(self) -> float:
         """How far, in powers of two, the row maximum may stay behind."""
         return _LAZY_LOG2 if self.lazy_rescale else 0.0
-
-    def key(self) -> tuple[tuple[str, Any], ...]:
-        """The compile key: every field by name. Equal keys compile to equal code."""
-        return tuple((field.name, getattr(self, field.name)) for field in fields(self))

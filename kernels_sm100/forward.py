@@ -17,11 +17,11 @@ NOTE [Barriers]: all are mbarriers, one per Q tile or per stage. "full" is arriv
 "empty" by who is done reading. Arrivals are per warp, MMA's by tcgen05.commit.
 
     q_full, q_empty      load -> MMA       Q tile h in shared memory
-    kv_full, kv_empty    load -> MMA       stage s of the ring that K and V share: K0 V0 K1 V1 ...
+    kv_full, kv_empty    load -> MMA       stage s of the ring that K and V share: K0 V0 K1 V1 ..
     s_full               MMA -> softmax    S of tile h in tensor memory
     p_full               softmax and correction -> MMA: P of tile h written, O of tile h rescaled
-    scale_full, _empty   softmax -> correction: the factor of a step, or at the end of the row its sum
-                         and maximum, in shared memory
+    scale_full, _empty   softmax -> correction: the factor of a step, or at the end of the row its
+                         sum and maximum, in shared memory
     o_full               MMA -> correction the last P V of tile h is done
     out_full, out_empty  correction -> store: O of tile h in shared memory
 
@@ -29,19 +29,20 @@ S needs no "empty" barrier: P overwrites part of S once all of S is in registers
 before it issues P V, and S of the tile's next entry is issued behind that. O needs none: correction
 arrives at p_full for a row's first entry only after it has read the row before.
 
-NOTE [Tensor memory]: 512 columns of 128 lanes. S of tile h at 128 h, P over the upper half of its S,
-O of tile h at 256 + 128 h.
+NOTE [Tensor memory]: 512 columns of 128 lanes. S of tile h at 128 h, P over the upper half of its
+S, O of tile h at 256 + 128 h.
 """
 
 from functools import partial
 from typing import Any, NamedTuple
 
 import cutlass
-import cutlass.cute as cute
 import cutlass.utils.blackwell_helpers as sm100
-from cutlass import BFloat16, Float16, Float32, Int32, Int64, const_expr
+from cutlass import BFloat16, Float16, Float32, Int32, Int64, const_expr, cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
-from cutlass.utils import LayoutEnum, SmemAllocator
+from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_fake_tensor
+from cutlass.memory import SmemAllocator
+from cutlass.tensor_utils import LayoutEnum
 
 from kernels_sm100.barriers import (
     arrive_warp,
@@ -53,8 +54,9 @@ from kernels_sm100.barriers import (
     next_slot,
     wait_tmem,
 )
-from kernels_sm100.config import TILE_K, TILE_Q, TMEM_COLUMNS, ForwardConfig
+from kernels_sm100.config import MASK_WORDS, TILE_K, TILE_Q, TMEM_COLUMNS, ForwardConfig
 from kernels_sm100.mask import apply, keep_words
+from kernels_sm100.output import rescale, write_rows
 from kernels_sm100.softmax import (
     exponentials,
     log_sum_exp,
@@ -141,7 +143,7 @@ class Forward:
         scale_log2: Float32,
         ctas: Int32,
         stream: Any,
-    ):
+    ) -> None:
         """Launch the kernel.
 
         Args:
@@ -161,7 +163,7 @@ class Forward:
             ctas: CTAs to launch at most.
             stream: CUDA stream.
         """
-        seqlen_k, group = k.shape[1], self.group
+        seqlen_k = k.shape[1]
         heads = q.shape[2] // self.pack
         part_rows = tiles.shape[1] * self.pack
         tiles_per_row = part_rows * self.config.parts // self.config.cta_rows
@@ -175,10 +177,11 @@ class Forward:
             tile_id=tile_id,
             tiles=tiles,
             order=order,
-            rows=rows,
-            heads=Int32(heads_each),
-            batches=Int32(batches_each),
-            tiles_per_row=Int32(tiles_per_row),
+            rows=cute.FastDivmodDivisorV2(rows),
+            heads=cute.FastDivmodDivisorV2(Int32(heads_each)),
+            batches=cute.FastDivmodDivisorV2(Int32(batches_each)),
+            tiles_per_row=cute.FastDivmodDivisorV2(Int32(tiles_per_row)),
+            plan_heads=cute.FastDivmodDivisorV2(Int32(pattern_id.shape[1])),
             items=Int32(items),
         )
         lse_rows = self.packed_lse(lse)
@@ -207,8 +210,12 @@ class Forward:
             tcgen05.OperandSource.TMEM,
         )
         q_layout = sm100.make_smem_layout_a(mma_qk, self.qk_tile, self.dtype, self.q_tiles)
-        k_layout = self.ring(sm100.make_smem_layout_b(mma_qk, self.qk_tile, self.dtype, self.stages))
-        v_layout = self.ring(sm100.make_smem_layout_b(mma_pv, self.pv_tile, self.dtype, self.stages))
+        k_layout = self.ring(
+            sm100.make_smem_layout_b(mma_qk, self.qk_tile, self.dtype, self.stages)
+        )
+        v_layout = self.ring(
+            sm100.make_smem_layout_b(mma_pv, self.pv_tile, self.dtype, self.stages)
+        )
         p_layout = sm100.make_smem_layout_a(mma_pv, self.pv_tile, self.dtype, 1)
         out_tile = (TILE_Q, self.head_dim_v)
         o_layout = sm100.make_smem_layout_epi(
@@ -326,7 +333,7 @@ class Forward:
         v_layout: cute.ComposedLayout,
         p_layout: cute.ComposedLayout,
         o_layout: cute.ComposedLayout,
-    ):
+    ) -> None:
         """Set up what the roles share, then become one of them."""
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         storage = SmemAllocator().allocate(self.storage)
@@ -363,8 +370,17 @@ class Forward:
             p_smem = cute.make_tensor(acc_s.iterator, p_layout.outer)
             frag_p = thr_pv.make_fragment_A(p_smem)[None, None, None, 0]
             self.mma(
-                mma_qk, mma_pv, s_q, s_k, s_v, frag_p.layout, acc_s.layout, acc_o.layout, tmem,
-                walk, barriers,
+                mma_qk,
+                mma_pv,
+                s_q,
+                s_k,
+                s_v,
+                frag_p.layout,
+                acc_s.layout,
+                acc_o.layout,
+                tmem,
+                walk,
+                barriers,
             )
         if warp == STORE_WARP:
             cute.arch.setmaxregister_decrease(REGISTERS_OTHER)
@@ -375,20 +391,27 @@ class Forward:
             cute.arch.setmaxregister_increase(REGISTERS_SOFTMAX)
             if warp < GROUP_WARPS * self.q_tiles:
                 self.softmax(
-                    acc_s.layout, tmem, scale, maximum, walk, scale_log2, seqlen_k, thr_qk,
+                    acc_s.layout,
+                    tmem,
+                    scale,
+                    maximum,
+                    walk,
+                    scale_log2,
+                    seqlen_k,
+                    thr_qk,
                     barriers,
                 )
         if warp >= CORRECTION_WARP and warp < MMA_WARP:
             cute.arch.setmaxregister_decrease(REGISTERS_CORRECTION)
             self.correction(
-                acc_o.layout, tmem, scale, maximum, s_o, lse, walk, scale_log2, thr_pv, barriers
+                acc_o.layout, tmem, scale, maximum, s_o, lse, walk, scale_log2, barriers
             )
         cute.arch.sync_threads()
         if warp == MMA_WARP:
             cute.arch.dealloc_tmem(tmem, TMEM_COLUMNS)
 
     @cute.jit
-    def init_barriers(self, barriers: Barriers):
+    def init_barriers(self, barriers: Barriers) -> None:
         """Arrivals that each barrier waits for, by one thread."""
         h, s = self.q_tiles, self.stages
         init_all(barriers.q_full, h, 1)
@@ -419,7 +442,7 @@ class Forward:
         thr_pv: cute.ThrMma,
         walk: Walk,
         barriers: Barriers,
-    ):
+    ) -> None:
         """Load Q of a work item once, then K and V of each entry."""
         bytes_q = TILE_Q * self.head_dim * 2
         bytes_k = TILE_K * self.head_dim * 2
@@ -504,8 +527,8 @@ class Forward:
         a: cute.Tensor,
         b: cute.Tensor,
         accumulate: Any,
-    ):
-        """acc = a b, or += where `accumulate`: one MMA per 16 of the inner dimension."""
+    ) -> None:
+        """Acc = a b, or += where `accumulate`: one MMA per 16 of the inner dimension."""
         atom = cute.make_mma_atom(mma.op)
         for i in cutlass.range_constexpr(cute.size(a.shape[2])):
             atom.set(tcgen05.Field.ACCUMULATE, True if const_expr(i > 0) else accumulate)
@@ -525,7 +548,7 @@ class Forward:
         tmem: cute.Pointer,
         walk: Walk,
         barriers: Barriers,
-    ):
+    ) -> None:
         """Issue S of an entry behind P V of the one before.
 
         Step e of a row issues P V of entry e - 1 and S of entry e, tile by tile, so that softmax of
@@ -612,7 +635,7 @@ class Forward:
         seqlen_k: Int32,
         thr_qk: cute.ThrMma,
         barriers: Barriers,
-    ):
+    ) -> None:
         """Turn S of one Q tile into P, entry by entry; a thread owns a row."""
         thread = cute.arch.thread_idx()[0] % TILE_Q
         tile_index = cute.arch.make_warp_uniform(cute.arch.warp_idx() // GROUP_WARPS)
@@ -643,14 +666,19 @@ class Forward:
                 tile = tile_of(walk, item.begin + e, tile_index, self.config.parts)
                 if tile != SKIP:
                     keys_left = seqlen_k - walk.col[item.begin + e] * TILE_K
-                    words = keep_words(walk, tile, row, keys_left)
+                    words = keep_words(walk, tile, row)
                     wait_tmem(barriers.s_full + tile_index, s_phase)
                     s_phase ^= 1
                     scores = cute.make_rmem_tensor(shape_s, Float32)
-                    cute.copy(load, source, scores)
-                    cute.arch.fence_view_async_tmem_load()
+                    # Loading in both branches, not before them, saves 128 moves a step: each branch
+                    # then puts S where the code behind them wants it.
                     if tile >= 0 or keys_left < TILE_K:
-                        apply(scores, words)
+                        cute.copy(load, source, scores)
+                        cute.arch.fence_view_async_tmem_load()
+                        apply(scores, words, keys_left)
+                    else:
+                        cute.copy(load, source, scores)
+                        cute.arch.fence_view_async_tmem_load()
                     found = row_maximum(scores, row_max)
                     row_max, safe, factor = next_maximum(
                         row_max, found, scale_log2, self.config.rescale_log2
@@ -659,7 +687,9 @@ class Forward:
                     empty_phase ^= 1
                     scale[thread, tile_index] = factor
                     arrive_warp(barriers.scale_full + tile_index)
-                    self.probabilities(scores, shape_p, save, target, scale_log2, -safe * scale_log2)
+                    self.probabilities(
+                        scores, shape_p, save, target, scale_log2, -safe * scale_log2
+                    )
                     cute.arch.fence_view_async_tmem_store()
                     arrive_warp_tmem(barriers.p_full + tile_index)
                     row_sum = row_total(scores, row_sum * factor)
@@ -681,7 +711,7 @@ class Forward:
         target: cute.Tensor,
         scale_log2: Float32,
         bias: Float32,
-    ):
+    ) -> None:
         """P of a row into tensor memory, a chunk at a time, so that few registers hold it."""
         words = cute.make_rmem_tensor(shape_p, Float32)
         halves = cute.make_tensor(
@@ -707,9 +737,8 @@ class Forward:
         lse: cute.Tensor,
         walk: Walk,
         scale_log2: Float32,
-        thr_pv: cute.ThrMma,
         barriers: Barriers,
-    ):
+    ) -> None:
         """Rescale O where a row's maximum has moved; at the end normalise and hand over O."""
         thread = cute.arch.thread_idx()[0] % TILE_Q
         acc_o = [
@@ -729,7 +758,7 @@ class Forward:
                         factor = scale[thread, h]
                         arrive_warp(barriers.scale_empty + h)
                         if has(seen, h):
-                            self.rescale(acc_o[h], thread, factor)
+                            rescale(acc_o[h], thread, factor, self.config.lazy_rescale)
                         arrive_warp_tmem(barriers.p_full + h)
                 scale_phase ^= now
                 seen |= now
@@ -741,7 +770,7 @@ class Forward:
                     arrive_warp(barriers.scale_empty + h)
                     wait_tmem(barriers.o_full + h, bit(o_phase, h))
                 cute.arch.mbarrier_wait(barriers.out_empty + h, out_phase)
-                self.write_out(acc_o[h], s_o[None, None, h], thread, total, has(seen, h))
+                write_rows(acc_o[h], s_o[None, None, h], thread, total, has(seen, h))
                 cute.arch.fence_view_async_shared()
                 arrive_warp(barriers.out_full + h)
                 row = (item.tile * self.q_tiles + h) * TILE_Q + thread
@@ -753,75 +782,14 @@ class Forward:
             index += cute.arch.grid_dim()[0]
 
     @cute.jit
-    def rescale(self, acc: cute.Tensor, thread: Int32, factor: Float32):
-        """O *= factor, row by row; skipped where no row of the warp needs it."""
-        if const_expr(self.config.lazy_rescale):
-            if cute.arch.vote_any_sync(factor < 1.0):
-                self.multiply(acc, thread, factor)
-        else:
-            self.multiply(acc, thread, factor)
-
-    @cute.jit
-    def multiply(self, acc: cute.Tensor, thread: Int32, factor: Float32):
-        """O *= factor in tensor memory, 16 columns at a time."""
-        step = const_expr(16)
-        part = cute.logical_divide(acc, cute.make_layout((TILE_Q, step)))
-        load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(step)), Float32)
-        save = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(step)), Float32)
-        load = tcgen05.make_tmem_copy(load, part[(None, None), 0]).get_slice(thread)
-        save = tcgen05.make_tmem_copy(save, part[(None, None), 0]).get_slice(thread)
-        source = load.partition_S(part[(None, None), None])
-        target = save.partition_D(part[(None, None), None])
-        shape = load.partition_D(cute.make_identity_tensor((TILE_Q, step)))[None, 0, 0].shape
-        for i in cutlass.range_constexpr(self.head_dim_v // step):
-            values = cute.make_rmem_tensor(shape, Float32)
-            cute.copy(load, source[None, 0, 0, i], values)
-            cute.arch.fence_view_async_tmem_load()
-            for j in cutlass.range_constexpr(0, step, 2):
-                values[j], values[j + 1] = cute.arch.mul_packed_f32x2(
-                    (values[j], values[j + 1]), (factor, factor)
-                )
-            cute.copy(save, values, target[None, 0, 0, i])
-        cute.arch.fence_view_async_tmem_store()
-
-    @cute.jit
-    def write_out(
-        self, acc: cute.Tensor, s_o: cute.Tensor, thread: Int32, total: Float32, visited: Any
-    ):
-        """O / total of a row to shared memory; zeros where the tile visited nothing."""
-        step = const_expr(16)
-        part = cute.logical_divide(acc, cute.make_layout((TILE_Q, step)))
-        out = cute.logical_divide(s_o, cute.make_layout((TILE_Q, step)))
-        load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(step)), Float32)
-        tiled = tcgen05.make_tmem_copy(load, part[(None, None), 0])
-        load = tiled.get_slice(thread)
-        source = load.partition_S(part[(None, None), None])
-        save = cute.make_copy_atom(
-            cute.nvgpu.CopyUniversalOp(), self.dtype, num_bits_per_copy=128
-        )
-        save = cute.make_tiled_copy_D(save, tiled)
-        target = save.get_slice(thread).partition_D(out[(None, None), None])
-        shape = load.partition_D(cute.make_identity_tensor((TILE_Q, step)))[None, 0, 0].shape
-        factor = cute.arch.rcp_approx(total) if total != 0.0 else Float32(0.0)
-        for i in cutlass.range_constexpr(self.head_dim_v // step):
-            values = cute.make_rmem_tensor(shape, Float32)
-            values.fill(0.0)
-            if visited:
-                cute.copy(load, source[None, 0, 0, i], values)
-                cute.arch.fence_view_async_tmem_load()
-                for j in cutlass.range_constexpr(0, step, 2):
-                    values[j], values[j + 1] = cute.arch.mul_packed_f32x2(
-                        (values[j], values[j + 1]), (factor, factor)
-                    )
-            narrow = cute.make_rmem_tensor(target[None, 0, 0, i].shape, self.dtype)
-            flat = cute.make_tensor(narrow.iterator, cute.make_layout(step))
-            flat.store(cute.make_tensor(values.iterator, flat.layout).load().to(self.dtype))
-            cute.copy(save, narrow, target[None, 0, 0, i])
-
-    @cute.jit
     def store(
-        self, atom_o: cute.CopyAtom, o: cute.Tensor, s_o: cute.Tensor, walk: Walk, barriers: Barriers
-    ):
+        self,
+        atom_o: cute.CopyAtom,
+        o: cute.Tensor,
+        s_o: cute.Tensor,
+        walk: Walk,
+        barriers: Barriers,
+    ) -> None:
         """Store O of each Q tile by TMA, from one lane; rows past the end are outside the map."""
         phase = Int32(0)
         index = cute.arch.block_idx()[0]
@@ -840,9 +808,7 @@ class Forward:
             for h in cutlass.range_constexpr(self.q_tiles):
                 cute.arch.mbarrier_wait(barriers.out_full + h, phase)
                 with cute.arch.elect_one():
-                    cute.copy(
-                        atom_o, source[None, h], target[None, item.tile * self.q_tiles + h]
-                    )
+                    cute.copy(atom_o, source[None, h], target[None, item.tile * self.q_tiles + h])
                     cute.arch.cp_async_bulk_commit_group()
             for h in cutlass.range_constexpr(self.q_tiles):
                 with cute.arch.elect_one():
@@ -852,10 +818,8 @@ class Forward:
             index += cute.arch.grid_dim()[0]
 
 
-def compile_arguments(config: ForwardConfig) -> tuple[Any, ...]:
-    """Arguments of `Forward.__call__` without storage, every size and stride dynamic."""
-    from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
-
+def fake_arguments(config: ForwardConfig) -> dict[str, Any]:
+    """Arguments of `Forward.__call__` by name, without storage: every size and stride dynamic."""
     dtype = DTYPE[config.dtype]
     batch, seqlen_q, seqlen_k, heads, kv_heads = (cute.sym_int() for _ in range(5))
 
@@ -866,35 +830,23 @@ def compile_arguments(config: ForwardConfig) -> tuple[Any, ...]:
         )
 
     def table(kind: Any, *shape: Any, align: int | None = None) -> Any:
-        """Compact, the last size fastest."""
-        order = tuple(range(len(shape)))[::-1]
-        return cute.runtime.make_fake_compact_tensor(
-            kind, shape, stride_order=order, assumed_align=align
-        )
+        order = tuple(range(len(shape)))[::-1]  # compact, the last size fastest
+        return make_fake_compact_tensor(kind, shape, stride_order=order, assumed_align=align)
 
-    return (
-        activation(seqlen_q, heads, config.head_dim),
-        activation(seqlen_k, kv_heads, config.head_dim),
-        activation(seqlen_k, kv_heads, config.head_dim_v),
-        activation(seqlen_q, heads, config.head_dim_v),
-        table(Float32, batch, heads, seqlen_q),
-        table(Int32, cute.sym_int(), cute.sym_int()),
-        table(Int64, cute.sym_int()),
-        table(Int32, cute.sym_int()),
-        table(Int32, cute.sym_int(), config.parts),
-        table(Int32, cute.sym_int(), cute.sym_int(), TILE_K // 32, align=16),
-        table(Int32, cute.sym_int()),
-        Int32(0),
-        Float32(0.0),
-        Int32(0),
-        make_fake_stream(use_tvm_ffi_env_stream=True),
-    )
-
-
-def compile_forward(config: ForwardConfig) -> Any:
-    """The compiled kernel: call it with tensors in the order of `Forward.__call__`, no stream."""
-    return cute.compile(
-        Forward(config),
-        *compile_arguments(config),
-        options=f"--enable-tvm-ffi --gpu-arch {config.arch}",
-    )
+    return {
+        "q": activation(seqlen_q, heads, config.head_dim),
+        "k": activation(seqlen_k, kv_heads, config.head_dim),
+        "v": activation(seqlen_k, kv_heads, config.head_dim_v),
+        "o": activation(seqlen_q, heads, config.head_dim_v),
+        "lse": table(Float32, batch, heads, seqlen_q),
+        "pattern_id": table(Int32, cute.sym_int(), cute.sym_int()),
+        "row_ptr": table(Int64, cute.sym_int()),
+        "col": table(Int32, cute.sym_int()),
+        "tile_id": table(Int32, cute.sym_int(), config.parts),
+        "tiles": table(Int32, cute.sym_int(), cute.sym_int(), MASK_WORDS, align=16),
+        "order": table(Int32, cute.sym_int()),
+        "rows": Int32(0),
+        "scale_log2": Float32(0.0),
+        "ctas": Int32(0),
+        "stream": make_fake_stream(use_tvm_ffi_env_stream=True),
+    }

@@ -4,8 +4,7 @@ import math
 from typing import Any
 
 import cutlass
-import cutlass.cute as cute
-from cutlass import Float32, const_expr
+from cutlass import Float32, const_expr, cute
 from cutlass._mlir.dialects import nvvm
 from cutlass.cutlass_dsl import dsl_user_op
 
@@ -25,9 +24,8 @@ def max3(a: Any, b: Any, c: Any, *, loc: Any = None, ip: Any = None) -> Float32:
 def row_maximum(scores: cute.Tensor, start: Float32) -> Float32:
     """The largest of `start` and all `scores`, NaN left out."""
     size = const_expr(cute.size(scores))
-    chains = [max3(scores[0], scores[1], start)]
-    for i in cutlass.range_constexpr(1, _CHAINS):
-        chains.append(cute.arch.fmax(scores[2 * i], scores[2 * i + 1]))
+    pairs = [(scores[2 * c], scores[2 * c + 1]) for c in range(_CHAINS)]
+    chains = [max3(*pairs[0], start), *(cute.arch.fmax(*pair) for pair in pairs[1:])]
     for i in cutlass.range_constexpr(2 * _CHAINS, size, 2):
         c = i // 2 % _CHAINS
         chains[c] = max3(chains[c], scores[i], scores[i + 1])
@@ -55,8 +53,8 @@ def next_maximum(
 ) -> tuple[Float32, Float32, Float32]:
     """(maximum to go on with, maximum to subtract, factor for what is accumulated).
 
-    NOTE [Lazy rescale]: any reference at least as large as all scores but for a bounded factor keeps
-    exp2 in range, so the maximum may stay `lag_log2` behind and O need not be rescaled; the
+    NOTE [Lazy rescale]: any reference at least as large as all scores but for a bounded factor
+    keeps exp2 in range, so the maximum may stay `lag_log2` behind and O need not be rescaled; the
     factor is then exactly 1. A row with no key so far has maximum -inf and subtracts 0, so that
     -inf - -inf never happens: its P is 0, and its factor exp2(-inf) = 0.
     """
@@ -72,8 +70,8 @@ def next_maximum(
 
 
 @cute.jit
-def exponentials(scores: cute.Tensor, scale_log2: Float32, bias: Float32):
-    """scores <- exp2(scores * scale_log2 + bias), in place."""
+def exponentials(scores: cute.Tensor, scale_log2: Float32, bias: Float32) -> None:
+    """Scores <- exp2(scores * scale_log2 + bias), in place."""
     for i in cutlass.range_constexpr(0, cute.size(scores), 2):
         scores[i], scores[i + 1] = cute.arch.fma_packed_f32x2(
             (scores[i], scores[i + 1]), (scale_log2, scale_log2), (bias, bias)

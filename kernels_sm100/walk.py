@@ -1,8 +1,9 @@
 """The walk of block lists, written once for every warp role.
 
-Load, MMA, softmax, correction and store warps all ask the same questions: what is work item `i`, how
-many entries does its row have, and what does an entry mean to a Q tile. They ask here, from tables
-that none of them changes, so that they cannot disagree; where they did, the kernel would hang.
+Load, MMA, softmax, correction and store warps all ask the same questions: what is work item `i`,
+how many entries does its row have, and what does an entry mean to a Q tile. They ask here, from
+tables that none of them changes, so that they cannot disagree; where they did, the kernel would
+hang.
 
 NOTE [One merged list]: a row lists full blocks and mask blocks together, ascending, and an entry
 carries a tile id for each Q tile of the CTA: FULL, SKIP, or a row of the bit tiles. One loop visits
@@ -12,8 +13,7 @@ them, so the loop's body exists once. A tile that skips an entry does nothing fo
 from typing import Any, NamedTuple
 
 import cutlass
-import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr
+from cutlass import Int32, Int64, const_expr, cute
 
 FULL = -1
 SKIP = -2
@@ -29,10 +29,11 @@ class Walk(NamedTuple):
         tile_id: int32 [entries, parts].
         tiles: int32 [T, part rows, 4]: keep-bits.
         order: int32 [PB * PH * rows]: list rows, longest first.
-        rows: list rows of a pattern.
-        heads: heads that share a row's patterns: kernel heads per plan head.
+        rows: list rows of a pattern. This and the next four divide, by multiplication.
+        heads: kernel heads per plan head.
         batches: batches per plan batch.
         tiles_per_row: CTAs that a list row serves.
+        plan_heads: PH.
         items: work items of the launch.
     """
 
@@ -42,10 +43,11 @@ class Walk(NamedTuple):
     tile_id: cute.Tensor
     tiles: cute.Tensor
     order: cute.Tensor
-    rows: Int32
-    heads: Int32
-    batches: Int32
-    tiles_per_row: Int32
+    rows: cute.FastDivmodDivisorV2
+    heads: cute.FastDivmodDivisorV2
+    batches: cute.FastDivmodDivisorV2
+    tiles_per_row: cute.FastDivmodDivisorV2
+    plan_heads: cute.FastDivmodDivisorV2
     items: Int32
 
 
@@ -72,23 +74,17 @@ class WorkItem(NamedTuple):
 @cute.jit
 def work_item(walk: Walk, index: Int32) -> WorkItem:
     """Work item `index`: the list rows in order, each for its batches, heads and CTAs."""
-    part = index % walk.tiles_per_row
-    index = index // walk.tiles_per_row
-    head_of = index % walk.heads
-    index = index // walk.heads
-    batch_of = index % walk.batches
-    listed = walk.order[index // walk.batches]
-    row = listed % walk.rows
-    owner = listed // walk.rows
-    plan_heads = walk.pattern_id.shape[1]
-    plan_head = owner % plan_heads
-    plan_batch = owner // plan_heads
-    line = Int64(walk.pattern_id[plan_batch, plan_head]) * walk.rows + row
+    index, part = divmod(index, walk.tiles_per_row)
+    index, head_of = divmod(index, walk.heads)
+    index, batch_of = divmod(index, walk.batches)
+    owner, row = divmod(walk.order[index], walk.rows)
+    plan_batch, plan_head = divmod(owner, walk.plan_heads)
+    line = Int64(walk.pattern_id[plan_batch, plan_head]) * walk.rows.divisor + row
     begin = walk.row_ptr[line]
     return WorkItem(
-        batch=plan_batch * walk.batches + batch_of,
-        head=plan_head * walk.heads + head_of,
-        tile=row * walk.tiles_per_row + part,
+        batch=plan_batch * walk.batches.divisor + batch_of,
+        head=plan_head * walk.heads.divisor + head_of,
+        tile=row * walk.tiles_per_row.divisor + part,
         begin=begin,
         count=Int32(walk.row_ptr[line + 1] - begin),
         row_offset=part,

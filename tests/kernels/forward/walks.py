@@ -92,7 +92,7 @@ def attention(
     masks: NDArray[np.bool_],
     scale: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(O [B, SQ, HQ, DV], LSE [B, HQ, SQ]) in float64; O = 0 and LSE = -inf where no key is kept."""
+    """(O [B, SQ, HQ, DV], LSE [B, HQ, SQ]) in float64; 0 and -inf where no key is kept."""
     batch, seqlen_q, heads, _ = q.shape
     group = heads // k.shape[2]
     out = np.zeros((batch, seqlen_q, heads, v.shape[3]))

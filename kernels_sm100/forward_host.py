@@ -1,0 +1,187 @@
+"""The forward kernel as its callers see it: how to compile it, and which tensors it takes.
+
+    compiled = compile_kernel(build_forward, config, sources=FORWARD_SOURCES)
+    compiled.on_device(*forward_arguments(config, q, k, v, o, lse, tables, scale=scale, ctas=148))
+
+Importing this module imports neither cutlass nor torch.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernels_sm100.config import MASK_WORDS, ForwardConfig
+from kernels_sm100.errors import ConfigError, sentence
+
+LOG2_E = math.log2(math.e)
+TABLES = ("pattern_id", "row_ptr", "col", "tile_id", "tiles", "order")
+_KINDS = dict.fromkeys(TABLES, "int32") | {"row_ptr": "int64"}
+_RANKS = {"pattern_id": 2, "row_ptr": 1, "col": 1, "tile_id": 2, "tiles": 3, "order": 1}
+_HERE = Path(__file__).parent
+FORWARD_SOURCES = tuple(
+    _HERE / f"{name}.py"
+    for name in ("barriers", "config", "forward", "mask", "output", "softmax", "walk")
+)
+
+
+def build_forward(config: ForwardConfig) -> tuple[Any, Mapping[str, Any]]:
+    """(kernel, fake arguments by name), for `launch.compile_kernel`; imports cutlass."""
+    from kernels_sm100.forward import Forward, fake_arguments
+
+    return Forward(config), fake_arguments(config)
+
+
+def _refuse(what: str, got: object, wanted: object, remedy: str) -> ConfigError:
+    return ConfigError(
+        sentence(what=what, where="the sm100 forward", got=got, wanted=wanted, remedy=remedy)
+    )
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _check_activation(name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> None:
+    """Shape, dtype, and what a tensor map asks of strides and address."""
+    if tuple(tensor.shape) != shape or _dtype(tensor) != dtype:
+        raise _refuse(
+            f"{name} does not fit",
+            f"{_dtype(tensor)} {tuple(tensor.shape)}",
+            f"{dtype} {shape}",
+            "compile for this shape and dtype",
+        )
+    strides = tensor.stride()
+    loose = [s for s, n in zip(strides[:-1], shape[:-1], strict=True) if n > 1 and s % 8]
+    if strides[-1] != 1 or loose or tensor.data_ptr() % 16:
+        raise _refuse(
+            f"layout of {name} not available to TMA",
+            f"strides {tuple(strides)} at {tensor.data_ptr():#x}",
+            "a last stride of 1, others multiples of 8 elements, an address multiple of 16",
+            f"pass {name}.contiguous()",
+        )
+
+
+def _check_tables(config: ForwardConfig, tables: Mapping[str, Any], rows: int) -> None:
+    for name in TABLES:
+        table = tables[name]
+        if _dtype(table) != _KINDS[name] or len(table.shape) != _RANKS[name]:
+            raise _refuse(
+                f"table {name} does not fit",
+                f"{_dtype(table)} with {len(table.shape)} axes",
+                f"{_KINDS[name]} with {_RANKS[name]}",
+                "pass the tables of a lowered plan",
+            )
+        if not table.is_contiguous() or table.data_ptr() % 16:
+            raise _refuse(
+                f"layout of table {name} not available",
+                f"strides {tuple(table.stride())} at {table.data_ptr():#x}",
+                "a compact table at an address multiple of 16",
+                f"pass {name}.contiguous()",
+            )
+    batches, heads = tables["pattern_id"].shape
+    entries = len(tables["col"])
+    sizes = {
+        "tile_id": (tuple(tables["tile_id"].shape), (entries, config.parts)),
+        "words of tiles": (tables["tiles"].shape[2], MASK_WORDS),
+        "order": (len(tables["order"]), batches * heads * rows),
+        "row_ptr modulo rows": ((len(tables["row_ptr"]) - 1) % rows, 0),
+    }
+    for name, (got, wanted) in sizes.items():
+        if got != wanted:
+            raise _refuse(f"size of {name} does not fit", got, wanted, "lower the plan again")
+
+
+def forward_arguments(
+    config: ForwardConfig,
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    tables: Mapping[str, Any],
+    *,
+    scale: float,
+    ctas: int,
+) -> tuple[Any, ...]:
+    """Arguments of the compiled kernel, checked, in its order.
+
+    Args:
+        config: what it was compiled for.
+        q: torch tensor [B, SQ, HQ, D].
+        k: [B, SK, HK, D].
+        v: [B, SK, HK, DV].
+        o: [B, SQ, HQ, DV], written.
+        lse: float32 [B, HQ, SQ] contiguous, written.
+        tables: by the names of `TABLES`, as `walk.Walk` describes them. Their values are trusted:
+            columns inside SK, tile ids inside the tiles.
+        scale: of the scores before softmax; positive.
+        ctas: CTAs to launch at most: the GPU's SMs.
+
+    Raises:
+        ConfigError: naming what does not fit.
+    """
+    batch, seqlen_q, heads, _ = q.shape
+    seqlen_k, kv_heads = k.shape[1], k.shape[2]
+    if 0 in (batch, seqlen_q, seqlen_k, heads, kv_heads):
+        raise _refuse(
+            "nothing to compute",
+            f"q {tuple(q.shape)}, k {tuple(k.shape)}",
+            "sizes of at least 1",
+            "return O = 0 and LSE = -inf without a launch",
+        )
+    if heads != kv_heads * config.group:
+        raise _refuse(
+            "heads do not fit",
+            f"{heads} query and {kv_heads} KV heads",
+            f"{config.group} query heads per KV head",
+            "compile for this group",
+        )
+    dims = {"q": (seqlen_q, heads, config.head_dim), "k": (seqlen_k, kv_heads, config.head_dim)}
+    dims |= {
+        "v": (seqlen_k, kv_heads, config.head_dim_v),
+        "o": (seqlen_q, heads, config.head_dim_v),
+    }
+    for name, tensor in {"q": q, "k": k, "v": v, "o": o}.items():
+        _check_activation(name, tensor, (batch, *dims[name]), config.dtype)
+    if tuple(lse.shape) != (batch, heads, seqlen_q) or _dtype(lse) != "float32":
+        raise _refuse(
+            "lse does not fit",
+            f"{_dtype(lse)} {tuple(lse.shape)}",
+            f"float32 {(batch, heads, seqlen_q)}",
+            "allocate it so",
+        )
+    if not (math.isfinite(scale) and scale > 0):
+        raise _refuse("scale not available", scale, "a positive number", "negate q instead")
+    row_tokens = tables["tiles"].shape[1] * config.parts
+    packed = row_tokens * config.rows_per_token
+    if packed == 0 or packed % config.cta_rows:
+        raise _refuse(
+            "rows of a bit tile do not fit",
+            f"{tables['tiles'].shape[1]} tokens, {packed} packed rows in a list row",
+            f"a multiple of {config.cta_rows} packed rows",
+            "lower the plan for this configuration",
+        )
+    rows = -(-seqlen_q // row_tokens)
+    _check_tables(config, tables, rows)
+    kernel_heads = kv_heads if config.pack_gqa else heads
+    batches, plan_heads = tables["pattern_id"].shape
+    if (
+        batch % max(batches, 1)
+        or batches not in (1, batch)
+        or plan_heads
+        not in (
+            1,
+            kv_heads,
+            kernel_heads,
+        )
+    ):
+        raise _refuse(
+            "pattern_id does not fit",
+            f"{batches} batches, {plan_heads} heads",
+            f"1 or {batch} batches, 1, {kv_heads} or {kernel_heads} heads",
+            "expand or share the plan's heads",
+        )
+    return (
+        q, k, v, o, lse, *(tables[name] for name in TABLES), rows, scale * LOG2_E, ctas,
+    )  # fmt: skip
