@@ -54,7 +54,7 @@ class BarrierError(EmulatorError):
     """A barrier that is misused: not initialised, too many arrivals, wrong count."""
 
 
-class BarrierOverrun(BarrierError):
+class BarrierOverrun(BarrierError):  # noqa: N818 - names what it is
     """A phase completed twice before a waiter saw it once."""
 
 
@@ -78,7 +78,7 @@ class RaceError(EmulatorError):
     """Two accesses, one of them a write, that nothing orders."""
 
 
-class MissingFence(RaceError):
+class MissingFence(RaceError):  # noqa: N818 - names what it is
     """Accesses that are ordered, but whose proxies no fence joins."""
 
 
@@ -89,7 +89,7 @@ class Trap(EmulatorError):  # noqa: N818 - the instruction's name
 def sentence(*, what: str, where: str, got: object, wanted: object, remedy: str) -> str:
     """One sentence with the five parts, in their fixed order.
 
-    >>> sentence(what="row out of range", where="warp 3", got=9, wanted="0 <= row < 8", remedy="fix")
-    'row out of range in warp 3: got 9, wanted 0 <= row < 8; fix.'
+    >>> sentence(what="bad row", where="warp 3", got=9, wanted="0 <= row < 8", remedy="fix")
+    'bad row in warp 3: got 9, wanted 0 <= row < 8; fix.'
     """
     return f"{what} in {where}: got {got}, wanted {wanted}; {remedy}."

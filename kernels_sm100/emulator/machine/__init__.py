@@ -1,0 +1,1 @@
+"""The machine: warps, memories, barriers and asynchronous engines that generated code calls."""

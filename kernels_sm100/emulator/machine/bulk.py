@@ -1,0 +1,292 @@
+"""Bulk copies and reductions without a tensor map, and the groups that bulk stores form.
+
+NOTE [Bulk groups]: groups belong to a thread. Here they are kept by the first running lane, so a
+wait by another lane than the one that committed waits for nothing, as on hardware.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernels_sm100.emulator.codegen.tokens import DTYPE, TOKEN
+from kernels_sm100.emulator.lanes.types import Lanes, Mask
+from kernels_sm100.emulator.machine import atomics, generic, mbarrier, shared
+from kernels_sm100.emulator.machine.fragment import Wait
+from kernels_sm100.emulator.machine.uniform import running
+
+if TYPE_CHECKING:
+    from kernels_sm100.emulator.machine.cta import Cta
+    from kernels_sm100.emulator.machine.warp import Warp
+
+
+class Item:
+    """One bulk store: whether it is done, and its place in the order of races."""
+
+    __slots__ = ("done", "epoch")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.epoch = 0
+
+
+class BulkGroups:
+    """Bulk stores of one lane: those not yet committed, and the groups."""
+
+    def __init__(self) -> None:
+        self.open: list[Item] = []
+        self.groups: list[list[Item]] = []
+
+    def outstanding(self) -> int:
+        """Groups of which a store is not done."""
+        self.groups = [group for group in self.groups if not all(i.done for i in group)]
+        return len(self.groups)
+
+
+def _lane(mask: Mask | None) -> int:
+    return 0 if mask is None else int(np.argmax(mask))
+
+
+def open_item(warp: "Warp") -> Item:
+    """A bulk store that the current lane issues."""
+    item = Item()
+    lane = _lane(warp.current.mask)
+    warp.bulk.setdefault(lane, BulkGroups()).open.append(item)
+    return item
+
+
+def commit(warp: "Warp", mask: Mask | None) -> None:
+    """`cp.async.bulk.commit_group`."""
+    groups = warp.bulk.setdefault(_lane(mask), BulkGroups())
+    groups.groups.append(groups.open)
+    groups.open = []
+    if warp.races is not None:
+        warp.races.commit_stores(warp, _lane(mask), groups.groups[-1])
+
+
+def wait(warp: "Warp", left: int, read: bool, mask: Mask | None) -> bool:  # noqa: FBT001
+    """`cp.async.bulk.wait_group`: True to block."""
+    lane = _lane(mask)
+    groups = warp.bulk.setdefault(lane, BulkGroups())
+    if groups.outstanding() > left:
+        return warp.block_on(
+            Wait(
+                "bulk group",
+                lambda: groups.outstanding() <= left,
+                lambda: f"bulk groups of lane {lane}: {len(groups.groups)} outstanding, {left} allowed",
+            )
+        )
+    if warp.races is not None:
+        warp.races.wait_stores(warp, lane, left, read=read)
+    return False
+
+
+def receivers(
+    warp: "Warp", target: int, place: int, ctas: int | None, *, pair: bool = False
+) -> list[tuple["Cta", mbarrier.Mbarrier]]:
+    """CTAs that a load writes to, each with the barrier that learns of it."""
+    cluster = warp.cta.cluster
+    if ctas is None:
+        rank = min(target >> 24, cluster.size - 1)
+        return [(cluster.ctas[rank], mbarrier.find(warp, place, remote=True))]
+    chosen = [rank for rank in range(cluster.size) if ctas >> rank & 1]
+    result = []
+    for rank in chosen:
+        to = rank & ~1 | (place >> 24 & 1) if pair else rank
+        result.append(
+            (cluster.ctas[rank], mbarrier.find(warp, place & 0xFFFFFF | to << 24, remote=True))
+        )
+    return result
+
+
+def _check(warp: "Warp", size: int, **addresses: int) -> None:
+    for name, address in addresses.items():
+        if address % 16:
+            shared.misaligned(warp, f"bulk copy ({name})", address, 16)
+    if size % 16 or size == 0:
+        shared.misaligned(warp, "size of a bulk copy", size, 16)
+
+
+def load(
+    warp: "Warp",
+    target: Lanes,
+    source: Lanes,
+    size: Lanes,
+    place: Lanes,
+    ctas: Lanes | None,
+    mask: Mask | None,
+) -> None:
+    """Global to shared memory, by each running lane."""
+    for lane in running(mask):
+        to, origin, count = int(target[lane]), int(source[lane]), int(size[lane])
+        _check(warp, count, destination=to, source=origin)
+        found, start = generic.locate(warp, origin, count, "bulk load")
+        chosen = None if ctas is None else int(ctas[lane])
+        for cta, barrier in receivers(warp, to, int(place[lane]), chosen):
+            shared.check_range(warp, cta.shared, to & 0xFFFFFF, count, "bulk load")
+            _load_one(warp, cta, to & 0xFFFFFF, found, start, count, barrier)
+        warp.grid.report.counts["bulk_load"] += 1
+        warp.grid.report.counts["bulk_load_bytes"] += count
+
+
+def _load_one(
+    warp: "Warp",
+    cta: "Cta",
+    offset: int,
+    found: Any,
+    start: int,
+    size: int,
+    barrier: mbarrier.Mbarrier,
+) -> None:
+    races = warp.races
+    access = None
+    if races is not None:
+        access = races.issue_load(warp, barrier.address)
+        races.async_shared(access, cta, slice(offset // 4, (offset + size) // 4), write=True)
+        races.async_global(access, found, np.array([start]), size, write=None)
+
+    def action() -> None:
+        generic.check_written(warp, found, start, size, "bulk load")
+        cta.shared.write(offset, found.data[start : start + size])
+        if races is not None and access is not None:
+            races.complete_load(access, barrier.address)
+        mbarrier.deliver(warp, barrier, size)
+
+    warp.grid.engine.load(warp, action)
+
+
+def exchange(
+    warp: "Warp",
+    target: Lanes,
+    source: Lanes,
+    size: Lanes,
+    place: Lanes,
+    how: tuple[str, str] | None,
+    mask: Mask | None,
+) -> None:
+    """Shared memory of this CTA to that of another, copied or combined."""
+    for lane in running(mask):
+        to, origin, count = int(target[lane]), int(source[lane]) & 0xFFFFFF, int(size[lane])
+        _check(warp, count, destination=to, source=origin)
+        ((cta, barrier),) = receivers(warp, to, int(place[lane]), None)
+        offset = to & 0xFFFFFF
+        shared.check_range(warp, cta.shared, offset, count, "bulk copy")
+        shared.check_range(warp, warp.cta.shared, origin, count, "bulk copy")
+        _exchange_one(warp, cta, offset, origin, count, how, barrier)
+        warp.grid.report.counts["bulk_exchange"] += 1
+
+
+def _exchange_one(
+    warp: "Warp",
+    cta: "Cta",
+    offset: int,
+    origin: int,
+    size: int,
+    how: tuple[str, str] | None,
+    barrier: mbarrier.Mbarrier,
+) -> None:
+    races, source = warp.races, warp.cta.shared
+    access = None
+    if races is not None:
+        access = races.issue_load(warp, barrier.address)
+        races.async_shared(access, warp.cta, slice(origin // 4, (origin + size) // 4), write=False)
+        races.async_shared(access, cta, slice(offset // 4, (offset + size) // 4), write=True)
+
+    def action() -> None:
+        shared.check_written(warp, source, origin, size, "bulk copy")
+        value = source.read(origin, size)
+        if how is not None:
+            value = combined(cta.shared.read(offset, size), value, how)
+        cta.shared.write(offset, value)
+        if races is not None and access is not None:
+            races.complete_load(access, barrier.address)
+        mbarrier.deliver(warp, barrier, size)
+
+    warp.grid.engine.load(warp, action)
+
+
+def combined(old: Any, new: Any, how: tuple[str, str]) -> Any:
+    """Bytes of `old op new`, of a PTX type."""
+    op, kind = how
+    dtype = DTYPE[TOKEN[kind]]
+    return atomics.combine(op, kind, old.view(dtype).copy(), new.view(dtype)).view(np.uint8)
+
+
+def store(
+    warp: "Warp",
+    target: Lanes,
+    source: Lanes,
+    size: Lanes,
+    how: tuple[str, str] | None,
+    mask: Mask | None,
+) -> None:
+    """Shared to global memory, copied or combined, by each running lane."""
+    for lane in running(mask):
+        to, origin, count = int(target[lane]), int(source[lane]) & 0xFFFFFF, int(size[lane])
+        _check(warp, count, destination=to, source=origin)
+        found, start = generic.locate(warp, to, count, "bulk store")
+        shared.check_range(warp, warp.cta.shared, origin, count, "bulk store")
+        _store_one(warp, found, start, origin, count, how)
+        name = "bulk_store" if how is None else "bulk_reduce"
+        warp.grid.report.counts[name] += 1
+        warp.grid.report.counts[f"{name}_bytes"] += count
+
+
+def _store_one(
+    warp: "Warp", found: Any, start: int, origin: int, size: int, how: tuple[str, str] | None
+) -> None:
+    memory = warp.cta.shared
+    item = open_item(warp)
+    if warp.races is not None:
+        access = warp.races.issue_store(warp, item)
+        cells = slice(origin // 4, (origin + size) // 4)
+        warp.races.async_shared(access, warp.cta, cells, write=False)
+        kind = "store" if how is None else how[0]
+        warp.races.async_global(access, found, np.array([start]), size, write=kind)
+
+    def action() -> None:
+        shared.check_written(warp, memory, origin, size, "bulk store")
+        value = memory.read(origin, size)
+        if how is not None:
+            generic.check_written(warp, found, start, size, "bulk reduction")
+            value = combined(found.data[start : start + size], value, how)
+        found.data[start : start + size] = value
+        if found.written is not None:
+            found.written[start : start + size] = True
+        item.done = True
+
+    warp.grid.engine.pipe(("store", warp), warp, action)
+
+
+def store_async(
+    warp: "Warp", target: Lanes, values: tuple[Lanes, ...], place: Lanes, mask: Mask | None
+) -> None:
+    """`st.async`: registers of each running lane to shared memory of a CTA."""
+    width = values[0].itemsize * len(values)
+    for lane in running(mask):
+        to = int(target[lane])
+        if to % width:
+            shared.misaligned(warp, "st.async", to, width)
+        ((cta, barrier),) = receivers(warp, to, int(place[lane]), None)
+        offset = to & 0xFFFFFF
+        shared.check_range(warp, cta.shared, offset, width, "st.async")
+        octets = np.array([v[lane] for v in values]).view(np.uint8)
+        _store_async_one(warp, cta, offset, octets, barrier)
+
+
+def _store_async_one(
+    warp: "Warp", cta: "Cta", offset: int, octets: Any, barrier: mbarrier.Mbarrier
+) -> None:
+    races = warp.races
+    access = None
+    if races is not None:
+        access = races.issue_load(warp, barrier.address)
+        cells = slice(offset // 4, (offset + octets.size) // 4)
+        races.async_shared(access, cta, cells, write=True)
+
+    def action() -> None:
+        cta.shared.write(offset, octets)
+        if races is not None and access is not None:
+            races.complete_load(access, barrier.address)
+        mbarrier.deliver(warp, barrier, octets.size)
+
+    warp.grid.engine.load(warp, action)

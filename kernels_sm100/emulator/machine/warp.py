@@ -1,0 +1,322 @@
+"""One warp: its registers, its fragments, and how it runs until it cannot."""
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from kernels_sm100.emulator.codegen.program import BLOCKED, DIVERGED, FINISHED
+from kernels_sm100.emulator.lanes.exchange import EVERY, LANE
+from kernels_sm100.emulator.lanes.types import Lanes, Mask
+from kernels_sm100.emulator.machine.fragment import Fragment, Wait, merged
+from kernels_sm100.errors import EmulatorError, Trap, UninitialisedRead, sentence
+
+if TYPE_CHECKING:
+    from kernels_sm100.emulator.machine.cta import Cta
+
+QUANTUM = 4096  # blocks a warp runs before others get a turn
+SHORTEST = 8  # of a warp that only spins
+SHARED_MASK = 0xFFFFFF  # offset of a shared::cluster address; the rank lies above
+
+
+class Specials(dict[str, Lanes]):
+    """Special registers by name, made when they are first read."""
+
+    def __init__(self, cta: "Cta", first_thread: int) -> None:
+        super().__init__()
+        self.cta = cta
+        self.threads = np.arange(first_thread, first_thread + 32)
+
+    def __missing__(self, name: str) -> Lanes:
+        value = np.broadcast_to(np.asarray(self._make(name)), 32).astype(np.uint32)
+        self[name] = value
+        return value
+
+    def _make(self, name: str) -> Any:
+        cta, (x, y, _) = self.cta, self.cta.grid.launch.block
+        base, _dot, axis = name.partition(".")
+        at = "xyz".find(axis) if axis else -1
+        launch = cta.grid.launch
+        triples: dict[str, Any] = {
+            "tid": (self.threads % x, self.threads // x % y, self.threads // (x * y)),
+            "ntid": launch.block,
+            "ctaid": cta.index,
+            "nctaid": launch.grid,
+            "cluster_nctaid": launch.cluster,
+            "cluster_ctaid": [c % n for c, n in zip(cta.index, launch.cluster, strict=True)],
+            "clusterid": [c // n for c, n in zip(cta.index, launch.cluster, strict=True)],
+            "nclusterid": [g // n for g, n in zip(launch.grid, launch.cluster, strict=True)],
+        }
+        if at >= 0:
+            return triples[base][at]
+        masks = {
+            "lanemask_eq": [1 << i for i in range(32)],
+            "lanemask_lt": [(1 << i) - 1 for i in range(32)],
+            "lanemask_le": [(2 << i) - 1 for i in range(32)],
+            "lanemask_gt": [0xFFFFFFFF ^ ((2 << i) - 1) for i in range(32)],
+            "lanemask_ge": [0xFFFFFFFF ^ ((1 << i) - 1) for i in range(32)],
+        }
+        singles: dict[str, Any] = {
+            "laneid": LANE,
+            "warpid": self.threads[0] // 32,
+            "nwarpid": len(cta.warps),
+            "smid": cta.slot,
+            "nsmid": cta.grid.resident,
+            "cluster_ctarank": cta.rank,
+            "cluster_nctarank": cta.cluster.size,
+            "dynamic_smem_size": launch.shared_bytes,
+            "total_smem_size": cta.shared.end - cta.shared.start,
+            "is_explicit_cluster": int(launch.cluster != (1, 1, 1)),
+            "gridid": 0,
+        }
+        return masks[name] if name in masks else singles[name]
+
+
+class Warp:
+    """32 lanes of a CTA.
+
+    Attributes:
+        cta: the CTA it belongs to.
+        index: number in the CTA.
+        registers: values by slot; None is never written.
+        live: lanes that exist and have not exited.
+        line: PTX line that is being executed.
+        current: the fragment that runs.
+        actor: number in the happens-before relation of the cluster.
+    """
+
+    def __init__(self, cta: "Cta", index: int, threads: int) -> None:
+        self.cta = cta
+        self.grid = cta.grid
+        self.races = cta.cluster.races
+        self.index = index
+        self.actor = cta.rank * cta.warp_count + index
+        self.registers: list[Any] = cta.grid.program.registers()
+        self.live: Mask = LANE + 32 * index < threads
+        self.current = Fragment(0, None if self.live.all() else self.live.copy())
+        self.fragments = [self.current]
+        self.waiting: Wait | None = None
+        self.line = 0
+        self.quantum = QUANTUM
+        self.paused = False
+        self.finished = False
+        self.unwaited: set[int] = set()
+        self.specials = Specials(cta, 32 * index)
+        self.counts = np.zeros(cta.grid.program.blocks + 1, dtype=np.int64)
+        self.local: Any = None
+        self.cluster_phase: int | None = None
+        self.bulk: dict[int, Any] = {}
+        self.copies: dict[int, Any] = {}
+
+    # Running
+
+    def run(self, budget: int) -> bool:
+        """Run up to `budget` blocks; whether any was run."""
+        moved = False
+        self.paused = False
+        while budget > 0 and not self.paused:
+            fragment = self._next()
+            if fragment is None:
+                break
+            self.current = fragment
+            used = self._run_fragment(fragment, budget)
+            if used:
+                moved = True
+                budget -= used
+                if len(self.fragments) > 1:
+                    for other in self.fragments:
+                        other.diverged = False
+                    self.fragments = merged(self.fragments)
+            if not self.fragments:
+                self.finished = True
+                self.grid.events += 1
+                break
+        return moved
+
+    def _next(self) -> Fragment | None:
+        if len(self.fragments) == 1:
+            only = self.fragments[0]
+            return only if only.runnable() else None
+        ready = [fragment for fragment in self.fragments if fragment.runnable()]
+        return min(ready, key=lambda f: f.block, default=None)
+
+    def _run_fragment(self, fragment: Fragment, budget: int) -> int:
+        """Run one fragment until it blocks, splits, ends or the budget is used; blocks run."""
+        block, mask, registers = fragment.block, fragment.mask, self.registers
+        code = self.grid.masked if mask is not None else self.grid.plain
+        alone = len(self.fragments) == 1
+        used, counts = 0, self.counts
+        while True:
+            function = code[block]
+            if function is None:
+                function = code[block] = self.grid.program.function(block, masked=mask is not None)
+            try:
+                result = function(self, registers, mask)
+            except EmulatorError:
+                raise
+            except Exception as error:  # noqa: BLE001 - any failure of generated code is diagnosed
+                self._diagnose(block, error)
+            if result.__class__ is not int:
+                counts[block] += 1
+                self._split(fragment, *result)
+                return used + 1
+            if result >= 0:
+                counts[block] += 1
+                used += 1
+                block = result
+                if alone and used < budget and not self.paused:
+                    continue
+                fragment.block = block
+                return used
+            fragment.block = block
+            if result == FINISHED:
+                counts[block] += 1
+                self._leave(fragment)
+                return used + 1
+            if result == BLOCKED:
+                fragment.wait, self.waiting = self.waiting, None
+                return used
+            assert result == DIVERGED
+            fragment.diverged = True
+            return used
+
+    def _split(self, fragment: Fragment, target: int, other: int, taken: Mask) -> None:
+        mask = EVERY if fragment.mask is None else fragment.mask
+        self.fragments.remove(fragment)
+        for block, lanes in ((target, taken), (other, mask & ~taken)):
+            made = Fragment(block, lanes)
+            self.fragments.append(made)
+            if block == FINISHED:
+                self._leave(made)
+
+    def _leave(self, fragment: Fragment) -> None:
+        self.live = self.live & ~(EVERY if fragment.mask is None else fragment.mask)
+        self.fragments.remove(fragment)
+
+    def _diagnose(self, block: int, error: Exception) -> NoReturn:
+        """Say which register nobody wrote, or that generated code itself failed."""
+        program = self.grid.program
+        first, last = program.starts[block], program.starts[block + 1]
+        text = " ".join(i.text for i in program.kernel.instructions[first:last])
+        unwritten = [
+            name
+            for name, slot in program.slots.items()
+            if self.registers[slot] is None and slot in program.first_read and name in text
+        ]
+        if unwritten:
+            self.line = program.line_of(block)
+            self.fault(
+                UninitialisedRead,
+                what="register that is read before it is written",
+                got=", ".join(unwritten[:4]),
+                wanted="a value on every path to here",
+                remedy="write it first",
+            )
+        raise EmulatorError(
+            sentence(
+                what="failure inside the emulator",
+                where=self.where(),
+                got=repr(error),
+                wanted="code that runs",
+                remedy="report it with the PTX",
+            )
+        ) from error
+
+    # What generated code asks
+
+    def together(self, mask: Mask, members: Lanes | None) -> bool:
+        """Whether all live lanes that `members` names are in `mask`."""
+        missing = self.live & ~mask
+        if members is not None:
+            missing = missing & self.members(members, None)
+        return not missing.any()
+
+    def members(self, word: Lanes, mask: Mask | None) -> Mask:
+        """Lanes that a member mask names, as far as they run."""
+        lane = int(np.argmax(mask)) if mask is not None else 0
+        named = (int(word[lane]) >> LANE & 1).astype(np.bool_)
+        return named if mask is None else named & mask
+
+    def shared_address(self, offset: int) -> Lanes:
+        """Address of a shared variable of this CTA, as u8 lanes."""
+        return np.full(32, (self.cta.rank << 24) + offset, dtype=np.uint64)
+
+    def map_address(self, address: Lanes, rank: Lanes, mask: Mask | None) -> Lanes:
+        """`mapa`: the same offset in CTA `rank`."""
+        ranks = rank if mask is None else rank[mask]
+        if int(ranks.max()) >= self.cta.cluster.size:
+            from kernels_sm100.errors import MemoryFault
+
+            self.fault(
+                MemoryFault,
+                what="mapa to a CTA that the cluster does not have",
+                got=int(ranks.max()),
+                wanted=f"a rank below {self.cta.cluster.size}",
+                remedy="check the cluster shape",
+            )
+        base = address & address.dtype.type(SHARED_MASK)
+        return base | (rank.astype(address.dtype) << address.dtype.type(24))
+
+    def parameter(self, offset: int, size: int) -> Lanes:
+        """A kernel parameter, the same in all lanes."""
+        return self.grid.parameter(offset, size)
+
+    def clock(self, name: str) -> Lanes:
+        """A clock that counts blocks: it moves, and says nothing about time."""
+        self.grid.ticks += 1
+        wide = name in ("clock64", "globaltimer")
+        value = self.grid.ticks >> (32 if name.endswith("hi") else 0)
+        return np.full(32, value, dtype=np.uint64).astype(np.uint64 if wide else np.uint32)
+
+    def pause(self) -> None:
+        """Let others run."""
+        self.paused = True
+
+    def fence(self) -> None:
+        """`fence`: joins what relaxed loads saw, and covers relaxed stores that follow."""
+        if self.races is not None:
+            self.races.fence(self)
+
+    def fence_proxy(self) -> None:
+        """`fence.proxy.async`."""
+        if self.races is not None:
+            self.races.fence_proxy(self)
+
+    def trap(self) -> NoReturn:
+        """`trap`."""
+        self.fault(
+            Trap,
+            what="the kernel trapped",
+            got="trap",
+            wanted="a run to the end",
+            remedy="see which check of the kernel failed",
+        )
+
+    def block_on(self, wait: Wait) -> bool:
+        """Make the current fragment wait; returns True for generated code."""
+        self.waiting = wait
+        return True
+
+    def check_waited(self, slots: frozenset[int], line: int) -> None:
+        """Refuse registers that `tcgen05.ld` has yet to fill."""
+        if not self.unwaited.isdisjoint(slots):
+            self.line = line
+            self.fault(
+                UninitialisedRead,
+                what="result of tcgen05.ld that is used before tcgen05.wait::ld",
+                got="a register whose load may be in flight",
+                wanted="tcgen05.wait::ld between load and use",
+                remedy="wait before the first use",
+            )
+
+    # Reports
+
+    def where(self) -> str:
+        """CTA, warp, PTX line and source line."""
+        instruction = self.grid.instruction_at(self.line)
+        text = f" `{instruction.text[:100]}`" if instruction else ""
+        source = self.grid.program.kernel.source_of(self.line)
+        return f"CTA {self.cta.index} warp {self.index} at PTX line {self.line}{text}{source}"
+
+    def fault(self, kind: type[EmulatorError], *, what: str, got: Any, wanted: Any, remedy: str) -> NoReturn:
+        """Stop the launch."""
+        raise kind(sentence(what=what, where=self.where(), got=got, wanted=wanted, remedy=remedy))
