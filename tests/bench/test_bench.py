@@ -8,10 +8,12 @@ import torch
 
 import maskplan as mp
 from maskplan.bench import Case, Figure, Journal, Machine, Missing, Prepared, run
+from maskplan.bench.attention_cases import Shape, ours
 from maskplan.bench.cases import cases_for
 from maskplan.bench.clock import FEWEST_RUNS, interleaved
 from maskplan.bench.inputs import block_mask, selection
-from maskplan.bench.peers import sorted_lists
+from maskplan.bench.peers import sdpa, sorted_lists
+from maskplan.bench.planning_cases import scattered, topk_lists
 from maskplan.bench.runner import judged
 from maskplan.bench.table import tables
 
@@ -327,6 +329,25 @@ def test_sorted_lists_are_the_masks():
             kept = [col for col in range(7) if mask[0, head, row, col]]
             assert kept == indices[0, head, row, : counts[0, head, row]].tolist()
             assert row * 7 // 5 in kept
+
+
+def test_peers_and_lists_of_ours_say_the_same():
+    indices = selection(6, 1024, 384, "cpu")
+    ours, (counts, blocks) = topk_lists(indices, 1024), scattered(indices, 8)
+
+    assert torch.equal(ours.full_block_cnt[0, 0], counts)
+    assert int(ours.mask_block_cnt.sum()) == 0
+    assert torch.equal(ours.full_block_idx[0, 0], blocks[:, : ours.full_block_idx.shape[-1]])
+
+
+def test_engines_of_a_cpu_case_agree():
+    shape = Shape(seqlen=256, heads=2, head_dim=16, dtype=torch.float32, device="cpu")
+    tensors, mask = shape.tensors(), shape.mask(1.0)
+    mine = ours(tensors, shape.plan(mask), "cpu")
+    dense = sdpa(tensors)
+
+    for one, other in zip(mine, dense, strict=True):
+        torch.testing.assert_close(one()(), other()(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("share", [1, 2])
