@@ -146,7 +146,7 @@ def attach(
     steps: str = "timestep",
     backend: str = "auto",
     deterministic: bool = False,
-    kept: int = 256,
+    kept: int | None = None,
 ) -> PlannedAttention:
     """Run the self-attention of a diffusers transformer by plans.
 
@@ -170,7 +170,8 @@ def attach(
             "told" waits to be told, by `step` or a pipeline's `callback_on_step_end`.
         backend: as in `maskplan.attention`.
         deterministic: as in `maskplan.attention`.
-        kept: how many plans are held ready for the device, the last used ones.
+        kept: how many plans are held ready for the device, the last used ones. By default two a
+            layer: guidance may call with two text lengths. Lists of one layer may take tens of MB.
 
     Returns:
         The attached plans: `detach` ends them, `on_step_end` is the pipeline's callback.
@@ -186,20 +187,19 @@ def attach(
     dense_steps = integer(dense_steps, "dense_steps", low=0)
     dense_layers = integer(dense_layers, "dense_layers", low=0)
     order = order_of(plans, order)
+    most = 1
     for model in models:
         architecture = architecture_of(model)
         layers = architecture.layers(model)
+        most = max(most, len(layers))
         check_layer_count(len(layers), dense_layers)
         check_processors(layers, architecture)
         _check_text_last(architecture, order)
         check_plans(plans, order, heads_of(layers), range(dense_layers, len(layers)))
+    kept = 2 * most if kept is None else integer(kept, "kept", low=1)
     options = {"backend": backend, "deterministic": deterministic}
-    return PlannedAttention(
-        models,
-        PlanSource(plans, order, options, integer(kept, "kept", low=1)),
-        StepCount(steps),
-        (dense_steps, dense_layers),
-    )
+    source = PlanSource(plans, order, options, kept)
+    return PlannedAttention(models, source, StepCount(steps), (dense_steps, dense_layers))
 
 
 def _check_text_last(architecture: Architecture, order: TokenOrder) -> None:
