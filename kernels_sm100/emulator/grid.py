@@ -1,9 +1,9 @@
 """A launch as a whole: CTAs that become resident, the schedule, deadlock, and the report.
 
-NOTE [Progress]: a warp that waits is not run; a warp that spins on memory is. Whatever one warp can
-notice of another counts as an event (stores, arrivals, completed copies). A round without events in
-which warps only spin first lets asynchronous work complete; if nothing is outstanding and it goes on
-like that, no warp will ever see anything new, and that is a deadlock too.
+NOTE [Progress]: a warp that waits is not run; a warp that spins on memory is. Whatever one warp
+can notice of another counts as an event (stores, arrivals, completed copies). A round without
+events in which warps only spin first lets asynchronous work complete; if nothing is outstanding
+and it goes on like that, no warp will ever see anything new, and that is a deadlock too.
 """
 
 import random
@@ -102,7 +102,9 @@ class Grid:
             )
         shared = self.program.dynamic_start + launch.shared_bytes
         if shared > MOST_SHARED + 1024:
-            raise _refuse("too much shared memory", f"{shared - 1024} bytes", f"at most {MOST_SHARED}")
+            raise _refuse(
+                "too much shared memory", f"{shared - 1024} bytes", f"at most {MOST_SHARED}"
+            )
         size = int(np.prod(launch.cluster))
         if self.resident < size:
             raise _refuse("fewer resident CTAs than a cluster", self.resident, f"at least {size}")
@@ -165,14 +167,14 @@ class Grid:
             if not live:
                 break
             before = self.events
-            moved = self._round([w for c in live for a in c.ctas for w in a.warps if not w.finished])
+            moved = self._round(
+                [w for c in live for a in c.ctas for w in a.warps if not w.finished]
+            )
             ended = [cluster for cluster in live if cluster.finished()]
             for cluster in ended:
                 self._retire(cluster)
                 live.remove(cluster)
-            if ended or self.events != before:
-                idle = 0
-            elif self.engine.step():
+            if ended or self.events != before or self.engine.step():
                 idle = 0
             elif not moved or idle > IDLE_ROUNDS:
                 raise Deadlock(describe([cta for c in live for cta in c.ctas], spinning=moved))

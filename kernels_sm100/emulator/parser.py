@@ -1,8 +1,8 @@
 """Reads PTX text into `ptx.Module`.
 
-PTX is simple to split: statements end with `;`, labels with `:`, and `{ }` nests. What needs care is
-that inline assembly declares registers and labels of its own, the same ones at every use, and that
-debug directives (`.loc`, `.file`) stand between statements without a `;`.
+PTX is simple to split: statements end with `;`, labels with `:`, and `{ }` nests. What needs care
+is that inline assembly declares registers and labels of its own, the same ones at every use, and
+that debug directives (`.loc`, `.file`) stand between statements without a `;`.
 """
 
 import re

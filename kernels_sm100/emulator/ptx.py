@@ -97,7 +97,7 @@ class Kernel:
         return found[0]
 
     def source_of(self, line: int) -> str:
-        """Where PTX line `line` comes from: ` (file.py:12)`, or nothing without debug information."""
+        """Where a PTX line comes from: ` (file.py:12)`; nothing without debug information."""
         found = self.locations.get(line)
         return "" if found is None else f" ({found[0].rsplit('/', 1)[-1]}:{found[1]})"
 

@@ -196,7 +196,9 @@ def negate_bf16(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     token = TOKEN[m["type"]]
     (a,) = operands(e, i, token, 1)
     negative = i.op.startswith("neg")
-    e.write(i.arguments[0], f"{a} ^ u2.type(0x8000)" if negative else f"{a} & u2.type(0x7fff)", token)
+    e.write(
+        i.arguments[0], f"{a} ^ u2.type(0x8000)" if negative else f"{a} & u2.type(0x7fff)", token
+    )
 
 
 @form(

@@ -7,7 +7,10 @@ from kernels_sm100.emulator.codegen.forms import form
 from kernels_sm100.emulator.codegen.warp_wide import together
 from kernels_sm100.emulator.ptx import Instruction
 
-PLACE = r"(?:\.(?:release|relaxed|acquire))?(?:\.(?:cta|cluster))?(?P<space>\.shared(?:::cta|::cluster)?)?"
+PLACE = (
+    r"(?:\.(?:release|relaxed|acquire))?(?:\.(?:cta|cluster))?"
+    r"(?P<space>\.shared(?:::cta|::cluster)?)?"
+)
 
 
 def address(e: Emitter, operand: str, space: str | None) -> str:
@@ -142,19 +145,25 @@ def fence_initialisation(e: Emitter, _: Instruction, __: re.Match[str]) -> None:
     e.effect("mbarrier.publish(w)")
 
 
-@form(r"fence\.proxy\.async(?:::generic\.\w+\.[\w:]+(?:\.\w+)?)?(?:\.(?P<space>global|shared(?:::cta|::cluster)?))?")
+@form(
+    r"fence\.proxy\.async(?:::generic\.\w+\.[\w:]+(?:\.\w+)?)?(?:\.(?P<space>global|shared(?:::cta|::cluster)?))?"
+)
 def fence_proxy(e: Emitter, _: Instruction, __: re.Match[str]) -> None:
     """Order generic accesses before asynchronous ones."""
     e.effect("mbarrier.publish(w)")
     e.effect("w.fence_proxy()")
 
 
-@form(r"fence\.proxy\.(?:alias|tensormap::generic\.(?:release|acquire)\.\w+|async::generic\.\w+\.[\w:.]+)")
+@form(
+    r"fence\.proxy\.(?:alias|tensormap::generic\.(?:release|acquire)\.\w+|async::generic\.\w+\.[\w:.]+)"
+)
 def fence_tensor_map(_: Emitter, __: Instruction, ___: re.Match[str]) -> None:
     """Tensor maps in memory are read when they are used."""
 
 
-@form(r"fence(?:\.(?P<order>sc|acq_rel|acquire|release))?(?:\.sync_restrict[\w:.]*)?\.(?P<scope>cta|cluster|gpu|sys)")
+@form(
+    r"fence(?:\.(?P<order>sc|acq_rel|acquire|release))?(?:\.sync_restrict[\w:.]*)?\.(?P<scope>cta|cluster|gpu|sys)"
+)
 @form(r"membar\.(?P<scope>cta|gl|sys)")
 def fence(e: Emitter, _: Instruction, __: re.Match[str]) -> None:
     """Memory fence: with a relaxed atomic it makes a release or an acquire."""

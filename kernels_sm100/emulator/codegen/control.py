@@ -46,7 +46,9 @@ def sleep(e: Emitter, _: Instruction, __: re.Match[str]) -> None:
 def set_registers(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """A warpgroup's share of the register file; `inc` waits until there are enough."""
     e.put(f"w.line = {i.line}")
-    e.put(f"if w.cta.register_file.request(w, m, {int(i.arguments[0])}, {m['way']!r}): return BLOCKED")
+    e.put(
+        f"if w.cta.register_file.request(w, m, {int(i.arguments[0])}, {m['way']!r}): return BLOCKED"
+    )
 
 
 @form(r"griddepcontrol\.(?:wait|launch_dependents)")

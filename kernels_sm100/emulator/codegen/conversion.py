@@ -53,7 +53,9 @@ def float_to_integer(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     e.write(i.arguments[0], f"convert.to_integer({value}, {target}, {m['mode']!r})", target)
 
 
-@form(r"cvt\.(?P<mode>rni|rzi|rmi|rpi)(?P<ftz>\.ftz)?(?P<sat>\.sat)?\.(?P<type>f32|f64|f16)\.(?P=type)")
+@form(
+    r"cvt\.(?P<mode>rni|rzi|rmi|rpi)(?P<ftz>\.ftz)?(?P<sat>\.sat)?\.(?P<type>f32|f64|f16)\.(?P=type)"
+)
 def round_float(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """Rounding to an integral float."""
     token = TOKEN[m["type"]]
@@ -120,7 +122,11 @@ def move(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     else:
         token = STORAGE[e.bits_of(target)]
         floating = m["type"][0] == "f" and size == BYTES[token]
-        e.write(target, e.read(source, f"f{size}" if floating else token), f"f{size}" if floating else token)
+        e.write(
+            target,
+            e.read(source, f"f{size}" if floating else token),
+            f"f{size}" if floating else token,
+        )
 
 
 def _unpack(e: Emitter, targets: list[str], source: str, size: int) -> None:
@@ -146,7 +152,9 @@ def _pack(e: Emitter, target: str, sources: list[str], size: int) -> None:
     e.write(target, f"convert.pack(({', '.join(values)}), {unsigned(f'u{size}')})", f"u{size}")
 
 
-@form(r"cvta(?P<to>\.to)?\.(?P<space>shared|shared::cta|shared::cluster|global|local|const|param)\.u(?P<bits>32|64)")
+@form(
+    r"cvta(?P<to>\.to)?\.(?P<space>shared|shared::cta|shared::cluster|global|local|const|param)\.u(?P<bits>32|64)"
+)
 def convert_address(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """Between a window and the generic space; global addresses are generic ones."""
     value = e.read(i.arguments[1], "u8")

@@ -92,7 +92,9 @@ def bulk_exchange(e: Emitter, i: Instruction, _: re.Match[str]) -> None:
     e.effect(f"bulk.exchange(w, {target}, {source}, {size}, {place}, None, {e.mask})")
 
 
-@form(rf"cp\.reduce\.async\.bulk\.shared::cluster\.shared::cta{MBARRIER}\.{REDUCTION}\.(?P<type>\w+)")
+@form(
+    rf"cp\.reduce\.async\.bulk\.shared::cluster\.shared::cta{MBARRIER}\.{REDUCTION}\.(?P<type>\w+)"
+)
 def bulk_exchange_reduce(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """The same, added to what is there."""
     target, source = e.address(i.arguments[0], "u4"), e.address(i.arguments[1], "u4")
@@ -110,7 +112,9 @@ def bulk_store(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     e.effect(f"bulk.store(w, {target}, {source}, {e.read(i.arguments[2], 'u4')}, None, {e.mask})")
 
 
-@form(rf"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group{HINT}\.{REDUCTION}\.(?P<type>\w+)")
+@form(
+    rf"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group{HINT}\.{REDUCTION}\.(?P<type>\w+)"
+)
 def bulk_reduce(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """Shared memory added to global memory."""
     target, source = e.address(i.arguments[0], "u8"), e.address(i.arguments[1], "u4")
@@ -178,7 +182,9 @@ def tma_reduce(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     )
 
 
-@form(r"st\.async(?:\.weak)?\.shared::cluster\.mbarrier::complete_tx::bytes(?:\.v(?P<count>[24]))?\.(?P<type>[busf](?:32|64))")
+@form(
+    r"st\.async(?:\.weak)?\.shared::cluster\.mbarrier::complete_tx::bytes(?:\.v(?P<count>[24]))?\.(?P<type>[busf](?:32|64))"
+)
 def store_async(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """Registers to shared memory of another CTA, which learns of it by an mbarrier."""
     token = "u4" if m["type"].endswith("32") else "u8"

@@ -1,14 +1,14 @@
 """Writes the Python function of one basic block.
 
-NOTE [Values of a block]: registers live in the list `R` between blocks, as unsigned arrays. Inside a
-block the emitter keeps each register's newest value in a local variable, under every type it was
-asked for (an `add.f32` reads the float view that the `mul.f32` before it made), and stores what was
-written once, at the end. Since every blocking instruction is a block of its own, a block that cannot
-run yet has changed nothing.
+NOTE [Values of a block]: registers live in the list `R` between blocks, as unsigned arrays. Inside
+a block the emitter keeps each register's newest value in a local variable, under every type it was
+asked for (an `add.f32` reads the float view that the `mul.f32` before it made), and stores what
+was written once, at the end. Since every blocking instruction is a block of its own, a block that
+cannot run yet has changed nothing.
 
-NOTE [Masks]: a block exists in two variants. In the plain one all 32 lanes run, and a write replaces
-the register; in the masked one `m` says which lanes run, and a write blends into the old value. A
-predicated instruction is computed for all lanes and blended, unless it has side effects.
+NOTE [Masks]: a block exists in two variants. In the plain one all 32 lanes run, and a write
+replaces the register; in the masked one `m` says which lanes run, and a write blends into the old
+value. A predicated instruction is computed for all lanes and blended, unless it has side effects.
 """
 
 import re
@@ -18,7 +18,16 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from kernels_sm100.emulator.codegen.tokens import BYTES, DTYPE, LANES, STORAGE, unsigned
+from kernels_sm100.emulator.codegen.tokens import (
+    BYTES,
+    DOUBLE,
+    DTYPE,
+    FLOAT,
+    LANES,
+    PRED,
+    STORAGE,
+    unsigned,
+)
 from kernels_sm100.emulator.ptx import Instruction
 from kernels_sm100.errors import UnknownInstruction, sentence
 
@@ -151,20 +160,19 @@ class Emitter:
         if found := INTEGER.fullmatch(operand):
             value = int(found[2], 8 if re.fullmatch(r"0[0-7]+", found[2]) else 0)
             value = -value if found[1] else value
-            if token == "p":
+            if token == PRED:
                 return np.full(LANES, value != 0)
             return _bits(value, token)
         if found := HEX_FLOAT.fullmatch(operand):
             bits = int(found[1] or found[2], 16)
-            if token == "f8" and found[1]:
+            if token == DOUBLE and found[1]:
                 return np.full(LANES, struct.unpack("<f", struct.pack("<I", bits))[0])
-            if token == "f4" and found[2]:
+            if token == FLOAT and found[2]:
                 double = struct.unpack("<d", struct.pack("<Q", bits))[0]
                 return np.full(LANES, double, dtype=np.float32)
             return _bits(bits, token)
         if DECIMAL.fullmatch(operand):
-            value = np.full(LANES, float(operand), dtype=DTYPE[token] if token[0] == "f" else "f8")
-            return value if token[0] == "f" else None
+            return np.full(LANES, float(operand), DTYPE[token]) if token[0] == "f" else None
         return None
 
     def symbol(self, operand: str) -> str | None:

@@ -3,9 +3,10 @@
 A form is a regular expression over the opcode with all its modifiers. An instruction that no form
 matches in full is an error, so a modifier nobody thought of cannot be ignored by accident.
 
-NOTE [Kinds of instruction]: *blocking* instructions may have to wait; they are a block of their own,
-which is executed again until it succeeds. *Convergent* ones need the lanes they name together, so
-they begin a block: a fragment of a warp that arrives early waits there for the others.
+NOTE [Kinds of instruction]: *blocking* instructions may have to wait; they are a block of their
+own, which is executed again until it succeeds. *Convergent* ones need the lanes they name
+together, so they begin a block: a fragment of a warp that arrives early waits there for the
+others.
 """
 
 import re

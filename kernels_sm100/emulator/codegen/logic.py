@@ -135,7 +135,9 @@ def select_by_sign(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """`a` where the third operand is not negative."""
     token = TOKEN[m["type"]]
     a, b = operands(e, i, token, 2)
-    e.write(i.arguments[0], f"where({e.read(i.arguments[3], TOKEN[m['by']])} >= 0, {a}, {b})", token)
+    e.write(
+        i.arguments[0], f"where({e.read(i.arguments[3], TOKEN[m['by']])} >= 0, {a}, {b})", token
+    )
 
 
 @form(

@@ -9,10 +9,10 @@ from kernels_sm100.emulator.ptx import Instruction
 
 ORDER = r"(?:\.(?P<order>weak|relaxed|acquire|release|acq_rel|volatile))?"
 SCOPE = r"(?:\.(?:cta|cluster|gpu|sys))?"
-SPACE = r"(?:\.(?P<space>global|shared|shared::cta|shared::cluster|local|const|param|param::entry))?"
-CACHE = (
-    r"(?:\.(?:nc|ca|cg|cs|lu|cv|wb|wt))*(?:\.L1::\w+)?(?:\.L2::(?:evict_\w+|cache_hint|\d+B))*"
+SPACE = (
+    r"(?:\.(?P<space>global|shared|shared::cta|shared::cluster|local|const|param|param::entry))?"
 )
+CACHE = r"(?:\.(?:nc|ca|cg|cs|lu|cv|wb|wt))*(?:\.L1::\w+)?(?:\.L2::(?:evict_\w+|cache_hint|\d+B))*"
 VECTOR = r"(?:\.v(?P<count>[248]))?"
 TYPE = r"\.(?P<type>[busf](?:8|16|32|64)|b128)"
 

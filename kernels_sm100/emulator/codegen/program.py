@@ -176,9 +176,8 @@ class Program:
             assert found is not None
             known, match = found
             emitter.begin(instruction)
-            if known.blocking or known.convergent:
-                if instruction.predicate is not None and known.convergent:
-                    emitter.unknown("a warp-wide instruction without a predicate")
+            if known.convergent and instruction.predicate is not None:
+                emitter.unknown("a warp-wide instruction without a predicate")
             known.generate(emitter, instruction, match)
             closed = instruction.op.startswith(("bra", "ret", "exit"))
         if not closed:

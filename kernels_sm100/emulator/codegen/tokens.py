@@ -8,6 +8,7 @@ A token is the NumPy kind and size in bytes ("u4", "f4"), with four of our own: 
 import numpy as np
 
 LANES = 32
+PRED, FLOAT, DOUBLE = "p", "f4", "f8"
 
 TOKEN = {
     "pred": "p",

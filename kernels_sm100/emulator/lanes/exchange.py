@@ -6,7 +6,7 @@ from kernels_sm100.emulator.lanes.types import Lanes, Mask
 
 LANE = np.arange(32)
 LANE_U4 = LANE.astype(np.uint32)
-ONLY = [LANE == lane for lane in range(32)]
+ONLY = [lane == LANE for lane in range(32)]
 EVERY = np.ones(32, dtype=np.bool_)
 REDUCE = {
     "add": np.add, "min": np.minimum, "max": np.maximum,
@@ -80,6 +80,7 @@ def match_any(value: Lanes, mask: Mask | None) -> Lanes:
 def match_all(value: Lanes, mask: Mask | None) -> tuple[Lanes, Mask]:
     """`match.all`: the member mask if all lanes agree, else 0; and whether they do."""
     taken = value[all_lanes(mask)]
-    same = bool((taken == taken[0]).all())
+    same = len(set(taken.tolist())) == 1
     word = ballot(EVERY, mask) if same else np.zeros(32, dtype=np.uint32)
-    return word, np.full(32, same)
+    agreed: Mask = np.full(32, same)
+    return word, agreed

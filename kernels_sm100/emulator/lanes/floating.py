@@ -1,15 +1,18 @@
 """Floating point of one warp.
 
-NOTE [Accuracy]: add, sub, mul and fma of f32 are rounded as IEEE 754 says, in the four directions of
-PTX. `ex2`, `lg2`, `rcp`, `rsqrt`, `sqrt`, `sin`, `cos` and `tanh` are correctly rounded or within
-1 ulp here; the hardware's `.approx` forms are not: PTX promises a relative error of 2^-22.5 for ex2,
-1 ulp for rcp, 2^-22.9 for rsqrt, an absolute 2^-22.6 for lg2 near 1 and 2^-11 for tanh. A result that
-hangs on the last bit of one of them is not proved here. NaNs are NaNs, their payloads are not kept.
+NOTE [Accuracy]: add, sub, mul and fma of f32 are rounded as IEEE 754 says, in the four directions
+of PTX. `ex2`, `lg2`, `rcp`, `rsqrt`, `sqrt`, `sin`, `cos` and `tanh` are correctly rounded or
+within 1 ulp here; the hardware's `.approx` forms are not: PTX promises a relative error of 2^-22.5
+for ex2, 1 ulp for rcp, 2^-22.9 for rsqrt, an absolute 2^-22.6 for lg2 near 1 and 2^-11 for tanh. A
+result that hangs on the last bit of one of them is not proved here. NaNs are NaNs, their payloads
+are not kept.
 
-NOTE [One rounding]: a product of two f32 is exact in f64, but its sum with a third is rounded to 53
-bits and then to 24. The two roundings differ from one only if the first lands on a tie of the second;
-then the error of the first says which way to go.
+NOTE [One rounding]: a product of two f32 is exact in f64, but its sum with a third is rounded to
+53 bits and then to 24. The two roundings differ from one only if the first lands on a tie of the
+second; then the error of the first says which way to go.
 """
+
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +38,7 @@ def flush(x: Lanes) -> Lanes:
 
 
 def fma(a: Lanes, b: Lanes, c: Lanes) -> Lanes:
-    """a * b + c of f32, rounded once to nearest even (NOTE [One rounding])."""
+    """Product and sum, a * b + c, of f32, rounded once to nearest even (NOTE [One rounding])."""
     product = a.astype(F8) * b.astype(F8)
     total = product + c.astype(F8)
     tie = (total.view(U8) & LOW[: total.size]) == TIE[: total.size]
@@ -70,7 +73,7 @@ def directed(wide: Lanes, error: Lanes, mode: str) -> Lanes:
 
 
 def add(a: Lanes, b: Lanes, mode: str) -> Lanes:
-    """a + b of f32 in a directed mode; f64 holds it but for an error that is known."""
+    """Sum of two f32 in a directed mode; f64 holds it but for an error that is known."""
     x, y = a.astype(F8), b.astype(F8)
     total = x + y
     virtual = total - x
@@ -79,13 +82,13 @@ def add(a: Lanes, b: Lanes, mode: str) -> Lanes:
 
 
 def multiply(a: Lanes, b: Lanes, mode: str) -> Lanes:
-    """a * b of f32 in a directed mode; f64 holds it exactly."""
+    """Product of two f32 in a directed mode; f64 holds it exactly."""
     product = a.astype(F8) * b.astype(F8)
     return directed(product, np.zeros_like(product), mode)
 
 
 def fma_directed(a: Lanes, b: Lanes, c: Lanes, mode: str) -> Lanes:
-    """a * b + c of f32 in a directed mode."""
+    """Product and sum, a * b + c, of f32 in a directed mode."""
     product = a.astype(F8) * b.astype(F8)
     other = c.astype(F8)
     total = product + other
@@ -131,7 +134,8 @@ def logarithm(x: Lanes) -> Lanes:
 
 def reciprocal(x: Lanes) -> Lanes:
     """`rcp`."""
-    return x.dtype.type(1) / x
+    result: Lanes = x.dtype.type(1) / x
+    return result
 
 
 def reciprocal_root(x: Lanes) -> Lanes:
@@ -151,7 +155,7 @@ def compare(a: Lanes, b: Lanes, how: str) -> Lanes:
         return ~unordered
     if how == "nan":
         return unordered
-    operator = {
+    operator: Any = {
         "eq": np.equal, "ne": np.not_equal, "lt": np.less,
         "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     }[how[:2]]  # fmt: skip

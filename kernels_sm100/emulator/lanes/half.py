@@ -18,7 +18,7 @@ def widen(x: Lanes) -> Lanes:
     return (x if x.dtype.kind == "f" else convert.bf16_value(np.ascontiguousarray(x))).astype(F8)
 
 
-def narrow(x: Lanes, brain: bool) -> Lanes:  # noqa: FBT001 - generated code passes it by position
+def narrow(x: Lanes, brain: bool) -> Lanes:
     """f64 as f16 values, or as bf16 bits."""
     if not brain:
         return x.astype(np.float16)

@@ -22,7 +22,7 @@ def shift_right(a: Lanes, by: Lanes) -> Lanes:
     bits = 8 * a.itemsize
     kept = a >> np.minimum(by, bits - 1).astype(a.dtype)
     if a.dtype.kind == "i":
-        return kept
+        return np.asarray(kept)
     return np.where(by < bits, kept, a.dtype.type(0))
 
 

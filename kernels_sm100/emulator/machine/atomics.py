@@ -28,15 +28,17 @@ def combine(op: str, kind: str, old: Array, new: Array) -> Array:
     if kind.startswith("bf16"):
         a, b = convert.bf16_value(old), convert.bf16_value(new)
         if op == "add":
-            return half.narrow(a.astype("f8") + b.astype("f8"), True)  # noqa: FBT003
+            return half.narrow(a.astype("f8") + b.astype("f8"), True)
         return convert.bf16_bits(np.fmin(a, b) if op == "min" else np.fmax(a, b))
     floating = kind.startswith("f")
     if op == "add":
         if kind.startswith("f16"):
-            return half.narrow(old.astype("f8") + new.astype("f8"), False)  # noqa: FBT003
-        return old + new
+            return half.narrow(old.astype("f8") + new.astype("f8"), False)
+        return np.asarray(old + new)
     if op in ("min", "max"):
-        table = {"min": np.fmin, "max": np.fmax} if floating else {"min": np.minimum, "max": np.maximum}
+        table = (
+            {"min": np.fmin, "max": np.fmax} if floating else {"min": np.minimum, "max": np.maximum}
+        )
         result: Array = table[op](old, new)
         return result
     if op == "inc":
@@ -44,8 +46,8 @@ def combine(op: str, kind: str, old: Array, new: Array) -> Array:
     if op == "dec":
         return np.where((old == 0) | (old > new), new, old - old.dtype.type(1))
     bitwise = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-    result = bitwise[op](old, new)
-    return result
+    joined: Array = bitwise[op](old, new)
+    return joined
 
 
 def update(

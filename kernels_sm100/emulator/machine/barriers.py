@@ -96,7 +96,7 @@ def arrive(
     number: Lanes,
     count: Lanes | None,
     mask: Mask | None,
-    aligned: bool,  # noqa: FBT001
+    aligned: bool,
 ) -> None:
     """`bar.arrive`."""
     _complete(warp, _arrive(warp, number, count, mask, aligned=aligned))
@@ -107,7 +107,7 @@ def sync(
     number: Lanes,
     count: Lanes | None,
     mask: Mask | None,
-    aligned: bool,  # noqa: FBT001
+    aligned: bool,
 ) -> bool:
     """`bar.sync`: True to block."""
     fragment = warp.current
@@ -161,7 +161,7 @@ class ClusterBarrier:
         return f"cluster barrier: {self.arrived} of {self.threads} threads"
 
 
-def cluster_arrive(warp: "Warp", mask: Mask | None, relaxed: bool) -> None:  # noqa: FBT001
+def cluster_arrive(warp: "Warp", mask: Mask | None, relaxed: bool) -> None:
     """`barrier.cluster.arrive`."""
     barrier = warp.cta.cluster.barrier
     if warp.cluster_phase is not None:

@@ -63,7 +63,7 @@ def commit(warp: "Warp", mask: Mask | None) -> None:
         warp.races.commit_stores(warp, _lane(mask), groups.groups[-1])
 
 
-def wait(warp: "Warp", left: int, read: bool, mask: Mask | None) -> bool:  # noqa: FBT001
+def wait(warp: "Warp", left: int, read: bool, mask: Mask | None) -> bool:
     """`cp.async.bulk.wait_group`: True to block."""
     lane = _lane(mask)
     groups = warp.bulk.setdefault(lane, BulkGroups())
@@ -72,7 +72,9 @@ def wait(warp: "Warp", left: int, read: bool, mask: Mask | None) -> bool:  # noq
             Wait(
                 "bulk group",
                 lambda: groups.outstanding() <= left,
-                lambda: f"bulk groups of lane {lane}: {len(groups.groups)} outstanding, {left} allowed",
+                lambda: (
+                    f"bulk groups of lane {lane}: {len(groups.groups)} outstanding, {left} allowed"
+                ),
             )
         )
     if warp.races is not None:

@@ -20,7 +20,9 @@ class Cluster:
         races: the happens-before relation of its actors, or None.
     """
 
-    def __init__(self, grid: "Grid", number: int, indices: list[tuple[int, int, int]], slot: int) -> None:
+    def __init__(
+        self, grid: "Grid", number: int, indices: list[tuple[int, int, int]], slot: int
+    ) -> None:
         self.grid = grid
         self.number = number
         self.size = len(indices)

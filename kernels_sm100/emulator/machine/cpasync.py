@@ -36,9 +36,7 @@ def copy(
         _copy_one(warp, lane, offset, origin, size, count)
 
 
-def _copy_one(
-    warp: "Warp", lane: int, offset: int, origin: int, size: int, count: int
-) -> None:
+def _copy_one(warp: "Warp", lane: int, offset: int, origin: int, size: int, count: int) -> None:
     memory, races = warp.cta.shared, warp.races
     found, start = generic.locate(warp, origin, count, "cp.async") if count else (None, 0)
     item = Item()
@@ -85,7 +83,9 @@ def wait(warp: "Warp", left: int, mask: Mask | None) -> bool:
         return all(groups.outstanding() <= most for groups in lanes)
 
     if not ready():
-        return warp.block_on(Wait("cp.async group", ready, lambda: f"at most {most} groups of copies"))
+        return warp.block_on(
+            Wait("cp.async group", ready, lambda: f"at most {most} groups of copies")
+        )
     if warp.races is not None:
         warp.races.wait_copies(warp, most)
     return False

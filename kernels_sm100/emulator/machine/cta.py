@@ -26,7 +26,9 @@ class Cta:
         named: named barriers by number.
     """
 
-    def __init__(self, grid: "Grid", cluster: "Cluster", index: tuple[int, int, int], rank: int, slot: int) -> None:
+    def __init__(
+        self, grid: "Grid", cluster: "Cluster", index: tuple[int, int, int], rank: int, slot: int
+    ) -> None:
         self.grid = grid
         self.cluster = cluster
         self.index = index

@@ -25,7 +25,8 @@ def _line(warp: "Warp", fragment: "Fragment") -> str:
     text = f"`{instruction.text[:90]}`" if instruction else "its end"
     lanes = "" if fragment.mask is None else f", {int(fragment.mask.sum())} lanes"
     source = program.kernel.source_of(line)
-    return f"  CTA {warp.cta.index} warp {warp.index}{lanes}, PTX line {line} {text}{source}: {_waits_for(fragment)}"
+    place = f"CTA {warp.cta.index} warp {warp.index}{lanes}, PTX line {line} {text}{source}"
+    return f"  {place}: {_waits_for(fragment)}"
 
 
 def describe(ctas: list["Cta"], *, spinning: bool) -> str:

@@ -1,9 +1,9 @@
 """Asynchronous work that was issued and is not complete.
 
 Under an eager schedule work completes when it is issued: as early as it may. Under the lazy one it
-completes only when no warp can move: as late as it may. In between there are many orders; the random
-schedule draws them. Work on one tensor pipe completes in order, as do the bulk stores of one warp;
-loads are free.
+completes only when no warp can move: as late as it may. In between there are many orders; the
+random schedule draws them. Work on one tensor pipe completes in order, as do the bulk stores of
+one warp; loads are free.
 """
 
 import random

@@ -51,9 +51,7 @@ class Fragment:
         return True
 
 
-def branch(
-    taken: Mask, mask: Mask | None, target: int, other: int
-) -> int | tuple[int, int, Mask]:
+def branch(taken: Mask, mask: Mask | None, target: int, other: int) -> int | tuple[int, int, Mask]:
     """Where a branch leads: one block, or two and the lanes that take it."""
     count = np.count_nonzero(taken)
     if count == 0:

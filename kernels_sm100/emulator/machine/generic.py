@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def to_shared(address: Lanes) -> Lanes:
     """32-bit shared address of a generic (or already shared) one."""
-    return (address & address.dtype.type(0xFFFFFFFF)).astype(np.uint32)
+    return np.asarray(address & address.dtype.type(0xFFFFFFFF)).astype(np.uint32)
 
 
 def _window(address: Lanes, mask: Mask | None) -> int:
@@ -31,12 +31,14 @@ def _window(address: Lanes, mask: Mask | None) -> int:
 
 
 def _strip(address: Lanes, window: int) -> Lanes:
-    return address - np.uint64(window)
+    return np.asarray(address - np.uint64(window))
 
 
 def bounds_fault(warp: "Warp", verb: str, low: int, high: int, found: Allocation | None) -> None:
     """Refuse a range of global memory that no allocation holds."""
-    near = f"inside {found.name!r} [{found.address:#x}, {found.end:#x})" if found else "an allocation"
+    near = (
+        f"inside {found.name!r} [{found.address:#x}, {found.end:#x})" if found else "an allocation"
+    )
     offset = f" (byte {low - found.address} of {found.name!r})" if found else ""
     warp.fault(
         MemoryFault,
@@ -85,11 +87,14 @@ def _groups(
     if found is not None and high + size <= found.end:
         return [(found, lanes, (taken - np.uint64(found.address)).astype(np.intp))]
     lanes = np.arange(32) if lanes is None else lanes
-    result, rest = [], lanes
+    result: list[tuple[Allocation, np.ndarray[Any, Any] | None, Lanes]] = []
+    rest = lanes
     while rest.size:
         start = int(address[rest[0]])
         found, _ = locate(warp, start, size, verb)
-        inside = (address[rest] >= np.uint64(found.address)) & (address[rest] < np.uint64(found.end))
+        inside = (address[rest] >= np.uint64(found.address)) & (
+            address[rest] < np.uint64(found.end)
+        )
         chosen = rest[inside]
         offsets = (address[chosen] - np.uint64(found.address)).astype(np.intp)
         if int(offsets.max()) + size > found.data.nbytes:

@@ -1,9 +1,9 @@
 """mbarriers: phases that end when all arrivals and all announced bytes are in.
 
 NOTE [Phases]: a barrier counts phases from 0. The phase ends when no arrival is pending and the
-transaction count is 0; arrivals are then pending anew. Waiting for parity p succeeds once the phase
-with that parity has ended, so a waiter that is two phases behind waits for the wrong one: that is an
-overrun, and an error here, where hardware would hang or go on too early.
+transaction count is 0; arrivals are then pending anew. Waiting for parity p succeeds once the
+phase with that parity has ended, so a waiter that is two phases behind waits for the wrong one:
+that is an overrun, and an error here, where hardware would hang or go on too early.
 
 NOTE [Initialisation]: the async proxy and other CTAs see an initialised barrier only behind
 `fence.mbarrier_init` or `fence.proxy.async` of the warp that initialised it.
@@ -27,27 +27,40 @@ MOST = (1 << 20) - 1  # arrivals and bytes that a barrier can count
 
 
 class Mbarrier:
-    """One barrier: its place, what it expects and what is still to come."""
+    """One barrier: its place, what it expects and what is still to come.
 
-    __slots__ = ("address", "arrived", "count", "expected", "maker", "pending", "phase", "published",
-                 "transactions")  # fmt: skip
+    `arrived` and `before` say who arrived in this phase and in the last one, for reports.
+    """
+
+    __slots__ = (
+        "address", "arrived", "before", "expected", "maker", "pending", "phase", "published",
+        "transactions",
+    )  # fmt: skip
 
     def __init__(self, address: int, expected: int, maker: "Warp") -> None:
         self.address = address
-        self.count = expected
         self.expected = expected
         self.pending = expected
         self.transactions = 0
         self.phase = 0
         self.maker = maker
         self.published = False
-        self.arrived: list[str] = []  # who arrived in this phase, for reports
+        self.arrived: list[str] = []
+        self.before: list[str] = []
 
     def __str__(self) -> str:
         return (
             f"mbarrier at offset {self.address & 0xFFFFFF:#x} of CTA rank {self.address >> 24}: "
             f"phase {self.phase}, {self.pending} of {self.expected} arrivals missing, "
-            f"{self.transactions} bytes to come"
+            f"{self.transactions} bytes to come; {self._who()}"
+        )
+
+    def _who(self) -> str:
+        now = ", ".join(self.arrived) or "nobody"
+        if self.phase == 0:
+            return f"arrived so far: {now}"
+        return (
+            f"arrived so far: {now}; phase {self.phase - 1} had {', '.join(self.before) or 'bytes'}"
         )
 
 
@@ -97,15 +110,15 @@ def find(warp: "Warp", address: int, *, remote: bool = False) -> Mbarrier:
             wanted="mbarrier.init, ordered before",
             remedy="initialise it, and synchronise the CTA or the cluster after that",
         )
-    if warp.races is not None and not found.published:
-        if remote or address >> 24 != warp.cta.rank:
-            warp.fault(
-                MissingFence,
-                what="mbarrier whose initialisation is not visible here",
-                got="no fence since mbarrier.init",
-                wanted="fence.mbarrier_init.release.cluster (or fence.proxy.async)",
-                remedy="fence after the last mbarrier.init, before the synchronisation",
-            )
+    remote = remote or address >> 24 != warp.cta.rank
+    if warp.races is not None and remote and not found.published:
+        warp.fault(
+            MissingFence,
+            what="mbarrier whose initialisation is not visible here",
+            got="no fence since mbarrier.init",
+            wanted="fence.mbarrier_init.release.cluster (or fence.proxy.async)",
+            remedy="fence after the last mbarrier.init, before the synchronisation",
+        )
     return found
 
 
@@ -114,7 +127,7 @@ def _advance(cluster: "Cluster", barrier: Mbarrier) -> None:
     if barrier.pending == 0 and barrier.transactions == 0:
         barrier.phase += 1
         barrier.pending = barrier.expected
-        barrier.arrived.clear()
+        barrier.before, barrier.arrived = barrier.arrived[-8:], []
         cluster.grid.events += 1
         if cluster.races is not None:
             cluster.races.barrier_phase(barrier.address)
@@ -161,8 +174,8 @@ def arrive(
     address: Lanes,
     number: Lanes,
     mask: Mask | None,
-    expect: bool,  # noqa: FBT001 - generated code passes them by position
-    drop: bool,  # noqa: FBT001
+    expect: bool,
+    drop: bool,
 ) -> list[Lanes]:
     """`mbarrier.arrive`: returns, a lane, the phase arrived in."""
     states = np.zeros(32, dtype=np.uint64)
@@ -186,8 +199,8 @@ def wait(
     address: Lanes,
     state: Lanes,
     mask: Mask | None,
-    parity: bool,  # noqa: FBT001
-    test: bool,  # noqa: FBT001
+    parity: bool,
+    test: bool,
 ) -> bool | None:
     """`try_wait` and `test_wait`: whether the phase has ended; None to block."""
     place = uniform(warp, address, mask, "mbarrier address")
@@ -215,12 +228,14 @@ def wait(
     fragment.pending = (barrier, barrier.phase)
     phase = barrier.phase
     warp.block_on(
-        Wait("mbarrier", lambda: barrier.phase != phase, lambda: f"{_wanted(wanted, parity)} of {barrier}")
+        Wait(
+            "mbarrier",
+            lambda: barrier.phase != phase,
+            lambda: f"{_wanted(wanted, parity)} of {barrier}",
+        )
     )
     return None
 
 
-def _wanted(wanted: int, parity: bool) -> str:  # noqa: FBT001
+def _wanted(wanted: int, parity: bool) -> str:
     return f"parity {wanted & 1}" if parity else f"the end of phase {wanted}"
-
-

@@ -1,9 +1,9 @@
 """Shared-memory operands of the tensor core: what a matrix descriptor addresses.
 
 NOTE [Matrix descriptor]: bits 0-13 the address, 16-29 the leading-dimension byte offset LBO, 32-45
-the stride byte offset SBO, each divided by 16; 46-47 version 1; 49-51 base offset; 61-63 the layout:
-0 none, 6, 4 and 2 swizzles of 32, 64 and 128 bytes. With a pitch of 16, 32, 64 or 128 bytes and
-chunks c of 16 bytes:
+the stride byte offset SBO, each divided by 16; 46-47 version 1; 49-51 base offset; 61-63 the
+layout: 0 none, 6, 4 and 2 swizzles of 32, 64 and 128 bytes. With a pitch of 16, 32, 64 or 128
+bytes and chunks c of 16 bytes:
 
     K-major, swizzled:   (r mod 8) pitch + (r / 8) SBO + 16 c
     K-major, none:       (r mod 8) 16 + (r / 8) SBO + c LBO
@@ -53,7 +53,9 @@ def describe(word: int) -> Descriptor:
 
 
 @lru_cache(maxsize=4096)
-def _chunks(layout: int, leading: int, stride: int, rows: int, within: int, *, mn_major: bool) -> Array:
+def _chunks(
+    layout: int, leading: int, stride: int, rows: int, within: int, *, mn_major: bool
+) -> Array:
     """Chunk numbers of an operand of K = 16 two-byte elements, relative to a 1024-byte line."""
     bits = SWIZZLE_BITS[layout]
     pitch, wide = 16 << bits, 1 << bits

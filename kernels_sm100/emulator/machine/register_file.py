@@ -30,12 +30,17 @@ class RegisterFile:
     def request(self, warp: "Warp", mask: Mask | None, count: int, way: str) -> bool:
         """`setmaxnreg`: True to block until there are enough."""
         held = self.held[warp.index]
-        if count % GRANULE or not 24 <= count <= 256 or (count > held if way == "dec" else count < held):
+        limit = "at most" if way == "dec" else "at least"
+        if (
+            count % GRANULE
+            or not 24 <= count <= 256
+            or (count > held if way == "dec" else count < held)
+        ):
             warp.fault(
                 LaunchError,
                 what=f"setmaxnreg.{way} to an impossible count",
                 got=f"{count}, from {held}",
-                wanted=f"a multiple of {GRANULE} from 24 to 256, not {'above' if way == 'dec' else 'below'} {held}",
+                wanted=f"a multiple of {GRANULE} from 24 to 256, {limit} {held}",
                 remedy="balance the registers of the roles",
             )
         if mask is not None and not warp.together(mask, None):

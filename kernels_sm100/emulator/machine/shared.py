@@ -121,9 +121,7 @@ def cells_of(offsets: Lanes, size: int) -> np.ndarray[Any, Any]:
     return cells
 
 
-def load(
-    warp: "Warp", address: Lanes, size: int, count: int, mask: Mask | None
-) -> list[Lanes]:
+def load(warp: "Warp", address: Lanes, size: int, count: int, mask: Mask | None) -> list[Lanes]:
     """`ld.shared`: `count` values of `size` bytes a lane."""
     cta, memory, offsets = _resolve(warp, address, size * count, mask, "load")
     at = offsets // np.uint32(size)
@@ -169,7 +167,7 @@ def _matrix_rows(address: Lanes, number: int) -> Lanes:
     return address[8 * number : 8 * number + 8]
 
 
-def load_matrices(warp: "Warp", address: Lanes, count: int, trans: bool) -> list[Lanes]:  # noqa: FBT001
+def load_matrices(warp: "Warp", address: Lanes, count: int, trans: bool) -> list[Lanes]:
     """`ldmatrix`: lane 4r + c of a matrix gets columns 2c and 2c + 1 of row r."""
     results = []
     for number in range(count):
@@ -181,7 +179,7 @@ def load_matrices(warp: "Warp", address: Lanes, count: int, trans: bool) -> list
     return results
 
 
-def store_matrices(warp: "Warp", address: Lanes, values: tuple[Lanes, ...], trans: bool) -> None:  # noqa: FBT001
+def store_matrices(warp: "Warp", address: Lanes, values: tuple[Lanes, ...], trans: bool) -> None:
     """`stmatrix`: the inverse of `ldmatrix`."""
     eight = ROW < 8
     for number, value in enumerate(values):

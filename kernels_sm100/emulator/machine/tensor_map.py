@@ -1,12 +1,13 @@
 """TMA descriptors: the 128 bytes that host code builds, decoded.
 
-NOTE [Layout of a tensor map]: only the first 64 bytes mean anything. As 32-bit words:
-w0, w1 the global address; w2 flags: bits 4-6 rank - 1, 7-10 type, 11-12 interleave, 13-14 swizzle;
-w3-w6 the byte strides of dimensions 1 to 4, divided by 16, low halves, with bits 32-35 of each in the
-nibbles of w7; w8-w12 the sizes - 1; w13 bits 24-31 and the bytes of w14 the box sizes - 1; w13 bits
-0-23 the element strides - 1, three bits each for dimensions 0 to 4 and more, all 0 in practice.
-The layout is not published. It was read off descriptors of ranks 1 to 5, seven types and all
-swizzles that CuTe DSL builds on the host, and loads and stores through it give the right tensors.
+NOTE [Layout of a tensor map]: only the first 64 bytes mean anything. As 32-bit words: w0, w1 the
+global address; w2 flags: bits 4-6 rank - 1, 7-10 type, 11-12 interleave, 13-14 swizzle; w3-w6 the
+byte strides of dimensions 1 to 4, divided by 16, low halves, with bits 32-35 of each in the
+nibbles of w7; w8-w12 the sizes - 1; w13 bits 24-31 and the bytes of w14 the box sizes - 1; w13
+bits 0-23 the element strides - 1, three bits each for dimensions 0 to 4 and more, all 0 in
+practice. The layout is not published. It was read off descriptors of ranks 1 to 5, seven types and
+all swizzles that CuTe DSL builds on the host, and loads and stores through it give the right
+tensors.
 """
 
 from dataclasses import dataclass
@@ -100,7 +101,9 @@ def decode(raw: bytes) -> TensorMap:
     row = box[0] * element
     if row % 16 or (swizzle and row > SWIZZLE_SPAN[swizzle]):
         limit = f" and at most {SWIZZLE_SPAN[swizzle]}" if swizzle else ""
-        raise _refuse("inner box of a size that cannot be moved", f"{row} bytes", f"a multiple of 16{limit}")
+        raise _refuse(
+            "inner box of a size that cannot be moved", f"{row} bytes", f"a multiple of 16{limit}"
+        )
     return found
 
 

@@ -1,7 +1,7 @@
 """TMA: boxes of tensors between global and shared memory.
 
-NOTE [Out of bounds]: elements of a box outside of the tensor are filled with zeros by a load and left
-out by a store. A barrier still counts the bytes of the whole box.
+NOTE [Out of bounds]: elements of a box outside of the tensor are filled with zeros by a load and
+left out by a store. A barrier still counts the bytes of the whole box.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -47,7 +47,9 @@ def tensor_map(warp: "Warp", address: int) -> TensorMap:
 class Box:
     """Where a box lies: the part of it inside the tensor, in memory and in the box."""
 
-    def __init__(self, warp: "Warp", tensor: TensorMap, corner: tuple[int, ...], box: tuple[int, ...]) -> None:
+    def __init__(
+        self, warp: "Warp", tensor: TensorMap, corner: tuple[int, ...], box: tuple[int, ...]
+    ) -> None:
         self.tensor = tensor
         self.shape = box[::-1]  # slowest first
         low = [max(0, -c) for c in corner]
@@ -119,7 +121,7 @@ def _boxes(
     return [Box(warp, tensor, (at[0], row), tensor.box) for row in at[1:]]
 
 
-def _check_place(warp: "Warp", memory: shared.SharedMemory, tensor: TensorMap, offset: int, size: int) -> None:
+def _check_place(warp: "Warp", memory: shared.SharedMemory, offset: int, size: int) -> None:
     if offset % 128:
         shared.misaligned(warp, "shared address of TMA", offset, 128)
     shared.check_range(warp, memory, offset, size, "access by TMA")
@@ -147,7 +149,7 @@ def load(
         for cta, barrier in bulk.receivers(
             warp, to, int(place[lane]), None if ctas is None else int(ctas[lane]), pair=pair
         ):
-            _check_place(warp, cta.shared, tensor, to & 0xFFFFFF, size)
+            _check_place(warp, cta.shared, to & 0xFFFFFF, size)
             _load_one(warp, cta, to & 0xFFFFFF, boxes, size, barrier)
         warp.grid.report.counts["tma_load"] += 1
         warp.grid.report.counts["tma_load_bytes"] += size
@@ -164,7 +166,9 @@ def _load_one(
         races.async_shared(access, cta, slice(offset // 4, (offset + size) // 4), write=True)
         for box in boxes:
             if not box.empty:
-                races.async_global(access, box.allocation, box.row_starts(), box.row_bytes, write=None)
+                races.async_global(
+                    access, box.allocation, box.row_starts(), box.row_bytes, write=None
+                )
 
     def action() -> None:
         dtype = DTYPE[TOKEN[tensor.kind]]
@@ -220,7 +224,7 @@ def store(
         boxes = _boxes(warp, tensor, coordinates, lane, rank=rank, rows=scatter)
         offset = key[1] & 0xFFFFFF
         size = tensor.box_bytes * len(boxes)
-        _check_place(warp, warp.cta.shared, tensor, offset, size)
+        _check_place(warp, warp.cta.shared, offset, size)
         _store_one(warp, offset, boxes, size, op)
         warp.grid.report.counts["tma_store"] += 1
         warp.grid.report.counts["tma_store_bytes"] += size
@@ -249,7 +253,9 @@ def _store_one(warp: "Warp", offset: int, boxes: list[Box], size: int, op: str |
                 continue
             memory = box.view(box.allocation.data, dtype)
             value = part[box.inside]
-            memory[...] = value if op is None else atomics.combine(op, tensor.kind, memory.copy(), value)
+            memory[...] = (
+                value if op is None else atomics.combine(op, tensor.kind, memory.copy(), value)
+            )
             _mark_rows(box)
         item.done = True
 

@@ -2,9 +2,9 @@
 
 NOTE [Lanes of a warp]: warp w of a warpgroup reaches lanes 32 (w mod 4) to 32 (w mod 4) + 31 only.
 
-NOTE [Shapes]: register r of lane l holds, for 32x32b, row l, column r; for 16x64b, row l/4 + 8 (l mod
-2), column l/2 mod 2 + 2 r; for 16x128b, row l/4 + 8 (r mod 2), column l mod 4 + 4 (r/2); for 16x256b,
-row l/4 + 8 (r/2 mod 2), column r mod 2 + 2 (l mod 4) + 8 (r/4).
+NOTE [Shapes]: register r of lane l holds, for 32x32b, row l, column r; for 16x64b, row l/4 + 8 (l
+mod 2), column l/2 mod 2 + 2 r; for 16x128b, row l/4 + 8 (r mod 2), column l mod 4 + 4 (r/2); for
+16x256b, row l/4 + 8 (r/2 mod 2), column r mod 2 + 2 (l mod 4) + 8 (r/4).
 """
 
 from functools import cache
@@ -178,7 +178,9 @@ def image(shape: str, count: int) -> tuple[Any, Any, int]:
     return lane // 4 + 8 * (register // 2 % 2), column, 8 * count
 
 
-def _place(warp: "Warp", address: Lanes, shape: str, count: int, mask: Mask | None, verb: str) -> tuple[int, int, int]:
+def _place(
+    warp: "Warp", address: Lanes, shape: str, count: int, mask: Mask | None, verb: str
+) -> tuple[int, int, int]:
     """First row, first column and number of columns, checked."""
     place = uniform(warp, address, mask, "tensor memory address")
     row, column = place >> 16, place & 0xFFFF

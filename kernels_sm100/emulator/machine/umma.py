@@ -1,25 +1,23 @@
 """tcgen05.mma and tcgen05.commit.
 
-NOTE [Instruction descriptor]: of kind::f16, bits 4-5 the type of D (0 f16, 1 f32), 7-9 and 10-12 the
-types of A and B (0 f16, 1 bf16), 13 and 14 negate A and B, 15 and 16 make A and B MN-major, 17-22
-are N / 8, 24-28 are M / 16.
-
 NOTE [Where D lies]: M = 128 of one CTA and M = 256 of two: row r of a CTA in lane r, column n in
-column n. M = 128 of two CTAs: each CTA has 64 rows; columns below N/2 lie in lanes 0 to 63, the others
-in lanes 64 to 127, N/2 columns in all, and an A operand in tensor memory is there twice. M = 64: row r
-in lane 32 (r / 16) + r mod 16. Of two CTAs each brings its half of the rows of A and its half of the
-rows of B, at the same offsets; only one thread of one CTA issues.
+column n. M = 128 of two CTAs: each CTA has 64 rows; columns below N/2 lie in lanes 0 to 63, the
+others in lanes 64 to 127, N/2 columns in all, and an A operand in tensor memory is there twice. M
+= 64: row r in lane 32 (r / 16) + r mod 16. Of two CTAs each brings its half of the rows of A and
+its half of the rows of B, at the same offsets; only one thread of one CTA issues.
 
-NOTE [Accumulation]: products of 16-bit floats are exact in f32; sums of 16 are f32 sums in the order
-of the host's BLAS. Hardware accumulates with other roundings, so results agree to f32 accuracy only.
+NOTE [Accumulation]: products of 16-bit floats are exact in f32; sums of 16 are f32 sums in the
+order of the host's BLAS. Hardware accumulates with other roundings, so results agree to f32
+accuracy only.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
 from kernels_sm100.emulator.machine import mbarrier, tmem
+from kernels_sm100.emulator.machine.mma_shape import Shape, shape_of
 from kernels_sm100.emulator.machine.operand import Operand, as_float
 from kernels_sm100.emulator.machine.uniform import running
 from kernels_sm100.errors import UninitialisedRead, UnknownInstruction
@@ -31,37 +29,6 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 DEPTH = 16  # K of kind::f16
 A_COLUMNS = 8  # columns that A takes in tensor memory, two elements in each
-
-
-class Shape(NamedTuple):
-    """What an instruction descriptor says."""
-
-    m: int
-    n: int
-    a_kind: int
-    b_kind: int
-    negative: bool
-    a_mn_major: bool
-    b_mn_major: bool
-
-
-def shape_of(warp: "Warp", word: int, group: int) -> Shape:
-    """The fields of an instruction descriptor, checked (NOTE [Instruction descriptor])."""
-    m, n = (word >> 24 & 31) << 4, (word >> 17 & 63) << 3
-    kinds = word >> 7 & 7, word >> 10 & 7
-    step = 8 if m == 64 else 16 if group == 1 or m == 256 else 32
-    legal = m in ((64, 128) if group == 1 else (128, 256))
-    if (word >> 4 & 3) != 1 or word & 0xF or word >> 29 or max(kinds) > 1 or not legal or n % step or not 0 < n <= 256:
-        warp.fault(
-            UnknownInstruction,
-            what="tcgen05.mma that is not modelled",
-            got=f"M {m}, N {n}, types {kinds} to {word >> 4 & 3}, cta_group::{group} ({word:#x})",
-            wanted="f16 or bf16 to f32, dense; M 64 or 128 of one CTA, 128 or 256 of two; legal N",
-            remedy="check the instruction descriptor",
-        )
-    return Shape(
-        m, n, *kinds, bool((word >> 13 ^ word >> 14) & 1), bool(word >> 15 & 1), bool(word >> 16 & 1)
-    )
 
 
 def _pair(warp: "Warp", group: int) -> list["Cta"]:
@@ -115,7 +82,16 @@ def multiply(
     ctas = _pair(warp, group)
     _check_tensor_addresses(warp, int(d[lane]), int(a[lane]) if from_tmem else 0)
     halves = [
-        Half(warp, cta, shape, int(d[lane]) & 0xFFFF, int(a[lane]), int(b[lane]), len(ctas), from_tmem=from_tmem)
+        Half(
+            warp,
+            cta,
+            shape,
+            int(d[lane]) & 0xFFFF,
+            int(a[lane]),
+            int(b[lane]),
+            len(ctas),
+            from_tmem=from_tmem,
+        )
         for cta in ctas
     ]
     add = bool(accumulate[lane])
@@ -159,7 +135,16 @@ class Half:
     """The part of an MMA that one CTA holds."""
 
     def __init__(
-        self, warp: "Warp", cta: "Cta", shape: Shape, column: int, a: int, b: int, parts: int, *, from_tmem: bool
+        self,
+        warp: "Warp",
+        cta: "Cta",
+        shape: Shape,
+        column: int,
+        a: int,
+        b: int,
+        parts: int,
+        *,
+        from_tmem: bool,
     ) -> None:
         self.cta, self.shape, self.column = cta, shape, column
         self.rows = shape.m // parts
@@ -174,7 +159,9 @@ class Half:
         else:
             self.a = Operand(warp, cta, a, self.rows, mn_major=shape.a_mn_major)
 
-    def accesses(self, *, add: bool) -> tuple["Cta", list[Array], list[tuple[int, int]], tuple[int, int], bool]:
+    def accesses(
+        self, *, add: bool
+    ) -> tuple["Cta", list[Array], list[tuple[int, int]], tuple[int, int], bool]:
         """What is touched: chunks read, columns read, columns written, and whether D is read."""
         chunks = [self.b.chunks] + ([self.a.chunks] if self.a is not None else [])
         columns = [(self.a_column, A_COLUMNS)] if self.a is None else []
@@ -240,9 +227,7 @@ def _unwritten(warp: "Warp", what: str, column: int) -> None:
     )
 
 
-def commit(
-    warp: "Warp", place: Lanes, ctas: Lanes | None, group: int, mask: Mask | None
-) -> None:
+def commit(warp: "Warp", place: Lanes, ctas: Lanes | None, group: int, mask: Mask | None) -> None:
     """`tcgen05.commit`: arrive when the work issued so far is complete."""
     lane = _issuer(warp, mask, "tcgen05.commit")
     address = int(place[lane])

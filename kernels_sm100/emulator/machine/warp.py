@@ -8,7 +8,8 @@ from kernels_sm100.emulator.codegen.program import BLOCKED, DIVERGED, FINISHED
 from kernels_sm100.emulator.lanes.exchange import EVERY, LANE
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
 from kernels_sm100.emulator.machine.fragment import Fragment, Wait, merged
-from kernels_sm100.errors import EmulatorError, Trap, UninitialisedRead, sentence
+from kernels_sm100.emulator.machine.specials import Specials
+from kernels_sm100.errors import EmulatorError, MemoryFault, Trap, UninitialisedRead, sentence
 
 if TYPE_CHECKING:
     from kernels_sm100.emulator.machine.cta import Cta
@@ -16,59 +17,6 @@ if TYPE_CHECKING:
 QUANTUM = 4096  # blocks a warp runs before others get a turn
 SHORTEST = 8  # of a warp that only spins
 SHARED_MASK = 0xFFFFFF  # offset of a shared::cluster address; the rank lies above
-
-
-class Specials(dict[str, Lanes]):
-    """Special registers by name, made when they are first read."""
-
-    def __init__(self, cta: "Cta", first_thread: int) -> None:
-        super().__init__()
-        self.cta = cta
-        self.threads = np.arange(first_thread, first_thread + 32)
-
-    def __missing__(self, name: str) -> Lanes:
-        value = np.broadcast_to(np.asarray(self._make(name)), 32).astype(np.uint32)
-        self[name] = value
-        return value
-
-    def _make(self, name: str) -> Any:
-        cta, (x, y, _) = self.cta, self.cta.grid.launch.block
-        base, _dot, axis = name.partition(".")
-        at = "xyz".find(axis) if axis else -1
-        launch = cta.grid.launch
-        triples: dict[str, Any] = {
-            "tid": (self.threads % x, self.threads // x % y, self.threads // (x * y)),
-            "ntid": launch.block,
-            "ctaid": cta.index,
-            "nctaid": launch.grid,
-            "cluster_nctaid": launch.cluster,
-            "cluster_ctaid": [c % n for c, n in zip(cta.index, launch.cluster, strict=True)],
-            "clusterid": [c // n for c, n in zip(cta.index, launch.cluster, strict=True)],
-            "nclusterid": [g // n for g, n in zip(launch.grid, launch.cluster, strict=True)],
-        }
-        if at >= 0:
-            return triples[base][at]
-        masks = {
-            "lanemask_eq": [1 << i for i in range(32)],
-            "lanemask_lt": [(1 << i) - 1 for i in range(32)],
-            "lanemask_le": [(2 << i) - 1 for i in range(32)],
-            "lanemask_gt": [0xFFFFFFFF ^ ((2 << i) - 1) for i in range(32)],
-            "lanemask_ge": [0xFFFFFFFF ^ ((1 << i) - 1) for i in range(32)],
-        }
-        singles: dict[str, Any] = {
-            "laneid": LANE,
-            "warpid": self.threads[0] // 32,
-            "nwarpid": len(cta.warps),
-            "smid": cta.slot,
-            "nsmid": cta.grid.resident,
-            "cluster_ctarank": cta.rank,
-            "cluster_nctarank": cta.cluster.size,
-            "dynamic_smem_size": launch.shared_bytes,
-            "total_smem_size": cta.shared.end - cta.shared.start,
-            "is_explicit_cluster": int(launch.cluster != (1, 1, 1)),
-            "gridid": 0,
-        }
-        return masks[name] if name in masks else singles[name]
 
 
 class Warp:
@@ -244,8 +192,6 @@ class Warp:
         """`mapa`: the same offset in CTA `rank`."""
         ranks = rank if mask is None else rank[mask]
         if int(ranks.max()) >= self.cta.cluster.size:
-            from kernels_sm100.errors import MemoryFault
-
             self.fault(
                 MemoryFault,
                 what="mapa to a CTA that the cluster does not have",
@@ -254,7 +200,8 @@ class Warp:
                 remedy="check the cluster shape",
             )
         base = address & address.dtype.type(SHARED_MASK)
-        return base | (rank.astype(address.dtype) << address.dtype.type(24))
+        mapped: Lanes = base | (rank.astype(address.dtype) << address.dtype.type(24))
+        return mapped
 
     def parameter(self, offset: int, size: int) -> Lanes:
         """A kernel parameter, the same in all lanes."""
@@ -317,6 +264,8 @@ class Warp:
         source = self.grid.program.kernel.source_of(self.line)
         return f"CTA {self.cta.index} warp {self.index} at PTX line {self.line}{text}{source}"
 
-    def fault(self, kind: type[EmulatorError], *, what: str, got: Any, wanted: Any, remedy: str) -> NoReturn:
+    def fault(
+        self, kind: type[EmulatorError], *, what: str, got: Any, wanted: Any, remedy: str
+    ) -> NoReturn:
         """Stop the launch."""
         raise kind(sentence(what=what, where=self.where(), got=got, wanted=wanted, remedy=remedy))

@@ -1,16 +1,17 @@
 """Vector clocks of a cluster's actors.
 
-NOTE [Actors]: who can access memory on its own time: each warp; the tensor pipe of each CTA, which is
-in order; the bulk stores of each warp, once as readers of shared memory and once as writers of global
-memory, since `wait_group.read` waits for the first only; the `cp.async` of each warp; and for each
-mbarrier the loads that signal it, so that loads of different barriers are not ordered by accident.
+NOTE [Actors]: who can access memory on its own time: each warp; the tensor pipe of each CTA, which
+is in order; the bulk stores of each warp, once as readers of shared memory and once as writers of
+global memory, since `wait_group.read` waits for the first only; the `cp.async` of each warp; and
+for each mbarrier the loads that signal it, so that loads of different barriers are not ordered by
+accident.
 
-NOTE [Rows of a clock]: row 0 holds what happened before. Row 1 holds which of that a proxy fence has
-passed: an asynchronous read of a generic write needs both. Row 2 does the same for `tcgen05.st` and
-`tcgen05.wait::st`. All rows travel along synchronisation.
+NOTE [Rows of a clock]: row 0 holds what happened before. Row 1 holds which of that a proxy fence
+has passed: an asynchronous read of a generic write needs both. Row 2 does the same for
+`tcgen05.st` and `tcgen05.wait::st`. All rows travel along synchronisation.
 
-NOTE [Other clusters]: clusters meet only in global memory. A clock keeps row 0 of those that it has
-synchronised with, and nothing else of them.
+NOTE [Other clusters]: clusters meet only in global memory. A clock keeps row 0 of those that it
+has synchronised with, and nothing else of them.
 """
 
 from typing import Any

@@ -1,9 +1,10 @@
 """Shadow of global memory, which all clusters of a launch share.
 
-NOTE [Kinds of global writes]: plain stores, stores of the async proxy, and atomics. Two atomics on one
-cell are no race. If they add floats and nothing orders them, the sum depends on the schedule: such
-pairs are counted, so that a kernel that claims to be deterministic can be held to it. A store that
-finds its own value already there is counted too, and is no race: kernels write duplicates on purpose.
+NOTE [Kinds of global writes]: plain stores, stores of the async proxy, and atomics. Two atomics on
+one cell are no race. If they add floats and nothing orders them, the sum depends on the schedule:
+such pairs are counted, so that a kernel that claims to be deterministic can be held to it. A store
+that finds its own value already there is counted too, and is no race: kernels write duplicates on
+purpose.
 
 NOTE [Readers of a cell]: a cell remembers few readers, one for each remainder of (cluster, actor).
 Reads by many actors before a write that only some of them precede may go unnoticed.
@@ -68,15 +69,19 @@ class AllocationShadow:
             late |= (names == name) & (epochs > me.clock.knows(me.cluster, cluster, actor))
         return late
 
-    def conflict(self, what: str, names: Array, lines: Array, late: Array, cells: Array) -> GlobalConflict:
+    def conflict(
+        self, what: str, names: Array, lines: Array, late: Array, cells: Array
+    ) -> GlobalConflict:
         """Describe the first late access."""
         at = int(np.argmax(late))
         name = int(names[at])
         actor = name & ((1 << CLUSTER_SHIFT) - 1)
-        return GlobalConflict(what, name >> CLUSTER_SHIFT, actor, int(lines[at]), 4 * int(cells[at]))
+        return GlobalConflict(
+            what, name >> CLUSTER_SHIFT, actor, int(lines[at]), 4 * int(cells[at])
+        )
 
     def read(self, cells: Array, me: Actor, *, ordered: bool) -> GlobalConflict | None:
-        """Note a read; `ordered` if it is a relaxed or acquiring one, which atomics may race with."""
+        """Note a read; `ordered` if it is relaxed or acquiring: atomics may race with it."""
         names = self.writer[cells]
         if np.count_nonzero(names):
             late = self.unordered(names, self.epoch[cells], me)
@@ -117,7 +122,9 @@ class AllocationShadow:
             if kind == ATOMIC:
                 late &= self.kind[cells] != ATOMIC
             if np.count_nonzero(late):
-                found = self.conflict("write over a read", readers, np.zeros_like(readers), late, cells)
+                found = self.conflict(
+                    "write over a read", readers, np.zeros_like(readers), late, cells
+                )
                 return found, excused
         self.writer[cells] = me.name
         self.epoch[cells] = me.epoch

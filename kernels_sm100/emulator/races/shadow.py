@@ -75,7 +75,9 @@ class Shadow:
         self.line[cells] = line
         return None
 
-    def read_chunks(self, chunks: Array, me: int, clock: Clock, epoch: int, fence: int, line: int) -> Conflict | None:
+    def read_chunks(
+        self, chunks: Array, me: int, clock: Clock, epoch: int, fence: int, line: int
+    ) -> Conflict | None:
         """Note an asynchronous read of 16-byte chunks, four cells each."""
         writer = self.writer.reshape(-1, 4)[chunks]
         written = self.epoch.reshape(-1, 4)[chunks]
