@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import cutlass
+import cutlass.memory
 from cutlass import cute
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
 
