@@ -5,6 +5,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import nn
 
 from maskplan.diffusers.models import (
@@ -115,6 +116,7 @@ class PlannedAttention:
             placed.append((number, processor))
         return placed
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator] # counts steps outside of the graph
     def _before(
         self,
         architecture: Architecture,

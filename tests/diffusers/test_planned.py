@@ -288,7 +288,8 @@ def test_half_precision_stays_near_the_models_own():
     assert (out - own).float().norm() < 0.02 * own.float().norm()
 
 
-def test_compiled_blocks_run_every_plan_of_a_book():
+@pytest.mark.parametrize("whole", [False, True], ids=["blocks", "model"])
+def test_compiled_models_run_every_plan_of_a_book(whole):
     """One graph of the dense step, one of the planned ones, and one when their sizes differ."""
     model = models.wan()
     grid = Grid(*models.WAN_GRID)
@@ -301,7 +302,7 @@ def test_compiled_blocks_run_every_plan_of_a_book():
         for layer in range(2)
     }
     book = mp.PlanBook.from_layers(plans, default=plans[2, 1], layers=range(3))
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("eager" if whole else "aot_eager")
 
     def denoise():
         calls = [models.wan_inputs(timestep=timestep) for timestep in (900.0, 500.0, 100.0)]
@@ -309,8 +310,11 @@ def test_compiled_blocks_run_every_plan_of_a_book():
 
     with torch.no_grad(), attach(model, book, dense_steps=1):
         eager = denoise()
-        for block in model.blocks:
-            block.compile(backend=counter, fullgraph=True)
+        if whole:
+            model.compile(backend=counter)
+        else:
+            for block in model.blocks:
+                block.compile(backend=counter, fullgraph=True)
         compiled = denoise()
 
     assert counter.frame_count <= 3
