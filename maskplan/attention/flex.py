@@ -64,7 +64,7 @@ def lowering(asked: Metadata) -> Lowering:
 def attend(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """(out [B, SQ, HQ, DV], lse float32 [B, HQ, SQ]), with a graph where inputs require one."""
     if call.empty:
-        return _nothing(call.q, call.k, call.v)
+        return nothing(call.q, call.k, call.v)
     lists: Any = call.lowered.lists
     function = flex_function if torch.compiler.is_compiling() else None
     out, lse = flex_attend(call.q, call.k, call.v, lists, scale=call.scale, function=function)
@@ -72,7 +72,7 @@ def attend(call: AttentionCall) -> tuple[Tensor, Tensor]:
     return out, lse
 
 
-def _nothing(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def nothing(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Results where there is no query or no key, with gradients 0 whatever the inputs hold."""
     zero = sum(x.masked_fill(torch.ones_like(x, dtype=torch.bool), 0).sum() for x in (q, k, v))
     batch, length, heads, _ = q.shape
@@ -84,8 +84,7 @@ def _nothing(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def flex_inputs(lists: EngineLists) -> tuple[_Lists, _Lists | None, _Tables]:
     """(forward lists, backward lists, tables) as `flex_function` takes them.
 
-    Axes whose length differs between plans of one shape are marked as dynamic. Lists have a width
-    of at least 2, since compilers take 1 for a constant.
+    Axes whose length differs between plans of one shape are marked as dynamic.
     """
     backward = lists.backward
     return (
@@ -96,16 +95,8 @@ def flex_inputs(lists: EngineLists) -> tuple[_Lists, _Lists | None, _Tables]:
 
 
 def _block_lists(lists: BlockSparseTensors) -> _Lists:
-    mask_idx, full_idx = (
-        _dynamic(_wide(idx), 3) for idx in (lists.mask_block_idx, lists.full_block_idx)
-    )
+    mask_idx, full_idx = (_dynamic(idx, 3) for idx in (lists.mask_block_idx, lists.full_block_idx))
     return lists.mask_block_cnt, mask_idx, lists.full_block_cnt, full_idx
-
-
-def _wide(idx: Tensor) -> Tensor:
-    if idx.shape[3] > 1:
-        return idx
-    return torch.cat([idx, idx.new_zeros(*idx.shape[:3], 2 - idx.shape[3])], dim=3)
 
 
 def _tables(lists: EngineLists) -> _Tables:
@@ -189,10 +180,19 @@ def _named(axis: str, lists: _Lists | None, all_full: bool) -> dict[str, Tensor 
     return dict(zip((*names, *full_names), (mask_cnt, mask_idx, full_cnt, full_idx), strict=True))
 
 
+def _inductor(graph: Any, inputs: Any) -> Any:
+    """Inductor, whose backward here leaves what it needs in place, for one with retain_graph."""
+    from torch._functorch import config
+    from torch._inductor.compile_fx import compile_fx
+
+    with config.patch(donated_buffer=False):
+        return compile_fx(graph, inputs)
+
+
 @lru_cache
 def compiled() -> Any:
     """`flex_function`, compiled: one for the whole process."""
-    return torch.compile(flex_function, fullgraph=True)
+    return torch.compile(flex_function, fullgraph=True, backend=_inductor)
 
 
 def flex_attend(
@@ -233,16 +233,9 @@ def flex_attend(
     tables = None if function is None and lists.whole else made
     call = compiled() if function is None else function
     out, lse = call(
-        q.transpose(1, 2),
-        k.transpose(1, 2),
-        v.transpose(1, 2),
-        forward,
-        backward,
-        tables,
-        lists.forward.block_size,
-        scale,
-        return_lse,
-    )
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), forward, backward, tables,
+        lists.forward.block_size, scale, return_lse,
+    )  # fmt: skip
     return out.transpose(1, 2), lse
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils import _pytree as pytree
 
 from maskplan.errors import UnsupportedError
@@ -169,10 +170,8 @@ def flex_lists(
         kv_heads=kv_heads,
         arch=arch,
         rows_per_token=1,
-        forward=_in_range(_listed(plan.block_sparse_tensors(**options))),
-        backward=_in_range(_listed(plan.transpose().block_sparse_tensors(**options)))
-        if backward
-        else None,
+        forward=_for_flex(plan.block_sparse_tensors(**options)),
+        backward=_for_flex(plan.transpose().block_sparse_tensors(**options)) if backward else None,
         whole=plan.tile_id is None,
         bits=ranked_bits(plan),
     )
@@ -234,12 +233,19 @@ def _listed(lists: BlockSparseTensors, *, ordered: bool = False) -> BlockSparseT
     )
 
 
-def _in_range(lists: BlockSparseTensors) -> BlockSparseTensors:
-    return replace(
-        lists,
-        mask_block_idx=lists.mask_block_idx.clamp(min=0),
-        full_block_idx=lists.full_block_idx.clamp(min=0),
+def _for_flex(lists: BlockSparseTensors) -> BlockSparseTensors:
+    """The lists with every slot in range, and mask and full lists of one width, at least 2.
+
+    FlexAttention of torch 2.11 walks both with the strides of the mask lists. A width of 1 would be
+    a constant to its compiler.
+    """
+    lists = _listed(lists)
+    width = max(2, lists.mask_block_idx.shape[3], lists.full_block_idx.shape[3])
+    mask_idx, full_idx = (
+        pad(idx.clamp(min=0), (0, width - idx.shape[3]))
+        for idx in (lists.mask_block_idx, lists.full_block_idx)
     )
+    return replace(lists, mask_block_idx=mask_idx, full_block_idx=full_idx)
 
 
 def tables(lists: EngineLists) -> tuple[Tensor, ...]:
