@@ -27,6 +27,7 @@ from maskplan.errors import (
 from maskplan.geometry import Geometry
 from maskplan.io import load
 from maskplan.lower.lowered import LoweredPlan
+from maskplan.lower.plan_cache import CacheStats, PlanCache
 from maskplan.lower.target import Target, target
 from maskplan.lower.tensors import BlockSparseTensors
 from maskplan.pairs import amplification
@@ -38,11 +39,13 @@ from maskplan.stats import PlanStats
 __all__ = [
     "BackendStatus",
     "BlockSparseTensors",
+    "CacheStats",
     "Geometry",
     "LoweredPlan",
     "MaskplanError",
     "Plan",
     "PlanBook",
+    "PlanCache",
     "PlanError",
     "PlanFileError",
     "PlanKeyError",

@@ -1,4 +1,4 @@
-"""The guards of torch's dispatcher that an operator with its own autograd kernel needs."""
+"""What an operator with an autograd kernel of its own asks of torch's dispatcher."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -26,3 +26,9 @@ def in_transform() -> bool:
     """Whether a transform of torch.func is at work."""
     active: bool = _bindings._are_functorch_transforms_active()  # noqa: SLF001
     return active
+
+
+def hooks_allowed() -> bool:
+    """Whether saved-tensor hooks, which checkpoints are, may be used; torch.func forbids them."""
+    allowed: bool = _bindings._autograd._saved_tensors_hooks_is_enabled()  # noqa: SLF001
+    return allowed
