@@ -13,7 +13,9 @@ from tests.kernels.forward.walks import TILE, Tables, attention, tables
 
 POISON = float("nan")
 ALIGN = 128
-FLOOR = {"bfloat16": 2e-3, "float16": 3e-4}
+# P is rounded to the dtype before P V, which torch's CPU kernels do not do: half a unit of a weight
+# near 1, times values of about 2.
+FLOOR = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 def aligned(shape, dtype, fill=None):
@@ -87,12 +89,26 @@ class ForwardKernel:
         tokens = options.pop("tokens", TILE // self.config.rows_per_token)
         return tables(masks, parts=self.config.parts, tokens=tokens, **options)
 
-    def run(self, given: Problem, *, walk=None, ctas=1, schedule="random_eager", seed=0, **options):
+    def run(
+        self,
+        given: Problem,
+        *,
+        walk=None,
+        out=None,
+        ctas=1,
+        schedule="random_eager",
+        seed=0,
+        **options,
+    ):
         """Emulate one call; O and LSE start as NaN."""
-        shape = (*given.q.shape[:3], self.config.head_dim_v)
-        o = aligned(shape, given.q.dtype, POISON)
-        batch, seqlen_q, heads, _ = shape
-        lse = aligned((batch, heads, seqlen_q), torch.float32, POISON)
+        batch, seqlen_q, heads, _ = given.q.shape
+        if out is None:
+            o = (batch, seqlen_q, heads, self.config.head_dim_v)
+            out = (
+                aligned(o, given.q.dtype, POISON),
+                aligned((batch, heads, seqlen_q), torch.float32, POISON),
+            )
+        o, lse = out
         arguments = forward_arguments(
             self.config,
             given.q,
