@@ -36,43 +36,59 @@ def test_every_field_changes_the_compile_key(field):
     [
         (
             {"dtype": "float32"},
-            "dtype not available in ForwardConfig: got 'float32', wanted one of bfloat16, float16; "
-            "cast q, k, v.",
+            (
+                "dtype not available in ForwardConfig: got 'float32', wanted one of bfloat16, "
+                "float16; cast q, k, v."
+            ),
         ),
         (
             {"head_dim": 72},
-            "head_dim not available in ForwardConfig: got 72, wanted a multiple of 16 from 16 to "
-            "128; pad the heads.",
+            (
+                "head_dim not available in ForwardConfig: got 72, wanted a multiple of 16 from 16 "
+                "to 128; pad the heads."
+            ),
         ),
         (
             {"head_dim_v": 256},
-            "head_dim_v not available in ForwardConfig: got 256, wanted a multiple of 16 from 16 to "
-            "128; pad the heads.",
+            (
+                "head_dim_v not available in ForwardConfig: got 256, wanted a multiple of 16 from "
+                "16 to 128; pad the heads."
+            ),
         ),
         (
             {"group": 0},
-            "group not available in ForwardConfig: got 0, wanted at least 1; give query heads per "
-            "KV head.",
+            (
+                "group not available in ForwardConfig: got 0, wanted at least 1; give query heads "
+                "per KV head."
+            ),
         ),
         (
             {"group": 3, "pack_gqa": True},
-            "packed group not available in ForwardConfig: got 3, wanted a divisor of 128; do not "
-            "pack: pack_gqa=False.",
+            (
+                "packed group not available in ForwardConfig: got 3, wanted a divisor of 128; do "
+                "not pack: pack_gqa=False."
+            ),
         ),
         (
             {"q_tiles": 3, "parts": 3},
-            "q_tiles not available in ForwardConfig: got 3, wanted 1 or 2; use 2 where a head has "
-            "> 128 rows.",
+            (
+                "q_tiles not available in ForwardConfig: got 3, wanted 1 or 2; use 2 where a head "
+                "has > 128 rows."
+            ),
         ),
         (
             {"q_tiles": 1},
-            "parts not available in ForwardConfig: got 2, wanted 1 or q_tiles=1; lower the plan for "
-            "this shape.",
+            (
+                "parts not available in ForwardConfig: got 2, wanted 1 or q_tiles=1; lower the "
+                "plan for this shape."
+            ),
         ),
         (
             {"stages": 4},
-            "stages not available in ForwardConfig: got 4, wanted 2 to 3; leave it None for as many "
-            "as fit.",
+            (
+                "stages not available in ForwardConfig: got 4, wanted 2 to 3; leave it None for "
+                "as many as fit."
+            ),
         ),
     ],
 )

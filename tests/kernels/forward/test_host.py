@@ -61,52 +61,71 @@ def tensor(name, make):
 REFUSALS = [
     (
         tensor("q", lambda q: q.float()),
-        "q does not fit in the sm100 forward: got float32 (1, 256, 4, 64), wanted bfloat16 "
-        "(1, 256, 4, 64); compile for this shape and dtype.",
+        (
+            "q does not fit in the sm100 forward: got float32 (1, 256, 4, 64), wanted bfloat16 "
+            "(1, 256, 4, 64); compile for this shape and dtype."
+        ),
     ),
     (
         tensor("v", lambda v: v[:, :, :, :48]),
-        "v does not fit in the sm100 forward: got bfloat16 (1, 200, 2, 48), wanted bfloat16 "
-        "(1, 200, 2, 64); compile for this shape and dtype.",
+        (
+            "v does not fit in the sm100 forward: got bfloat16 (1, 200, 2, 48), wanted bfloat16 "
+            "(1, 200, 2, 64); compile for this shape and dtype."
+        ),
     ),
     (
         tensor("k", lambda k: k[:, :0]),
-        "nothing to compute in the sm100 forward: got q (1, 256, 4, 64), k (1, 0, 2, 64), wanted "
-        "sizes of at least 1; return O = 0 and LSE = -inf without a launch.",
+        (
+            "nothing to compute in the sm100 forward: got q (1, 256, 4, 64), k (1, 0, 2, 64), "
+            "wanted sizes of at least 1; return O = 0 and LSE = -inf without a launch."
+        ),
     ),
     (
         tensor("k", lambda k: k[:, :, :1]),
-        "heads do not fit in the sm100 forward: got 4 query and 1 KV heads, wanted 2 query heads "
-        "per KV head; compile for this group.",
+        (
+            "heads do not fit in the sm100 forward: got 4 query and 1 KV heads, wanted 2 query "
+            "heads per KV head; compile for this group."
+        ),
     ),
     (
         tensor("lse", lambda lse: lse[:, :2]),
-        "lse does not fit in the sm100 forward: got float32 (1, 2, 256), wanted float32 "
-        "(1, 4, 256); allocate it so.",
+        (
+            "lse does not fit in the sm100 forward: got float32 (1, 2, 256), wanted float32 (1, "
+            "4, 256); allocate it so."
+        ),
     ),
     (
         tensor("scale", lambda _: -1.0),
-        "scale not available in the sm100 forward: got -1.0, wanted a positive number; negate q "
-        "instead.",
+        (
+            "scale not available in the sm100 forward: got -1.0, wanted a positive number; negate "
+            "q instead."
+        ),
     ),
     (
         table("col", lambda col: col.long()),
-        "table col does not fit in the sm100 forward: got int64 with 1 axes, wanted int32 with 1; "
-        "pass the tables of a lowered plan.",
+        (
+            "table col does not fit in the sm100 forward: got int64 with 1 axes, wanted int32 "
+            "with 1; pass the tables of a lowered plan."
+        ),
     ),
     (
         table("tile_id", lambda ids: ids[:1]),
-        "size of tile_id does not fit in the sm100 forward: got (1, 2), wanted (2, 2); lower the "
-        "plan again.",
+        (
+            "size of tile_id does not fit in the sm100 forward: got (1, 2), wanted (2, 2); lower "
+            "the plan again."
+        ),
     ),
     (
         table("order", lambda order: torch.cat([order, order])),
         "size of order does not fit in the sm100 forward: got 2, wanted 1; lower the plan again.",
     ),
     (
-        table("tiles", lambda tiles: torch.zeros(0, 64, 4, dtype=torch.int32)),
-        "rows of a bit tile do not fit in the sm100 forward: got 64 tokens, 128 packed rows in a "
-        "list row, wanted a multiple of 256 packed rows; lower the plan for this configuration.",
+        table("tiles", lambda tiles: tiles.new_zeros(0, 64, 4)),
+        (
+            "rows of a bit tile do not fit in the sm100 forward: got 64 tokens, 128 packed rows "
+            "in a list row, wanted a multiple of 256 packed rows; lower the plan for this "
+            "configuration."
+        ),
     ),
     (
         table("pattern_id", lambda ids: ids.expand(1, 3)),
