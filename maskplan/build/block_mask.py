@@ -7,32 +7,42 @@ from torch import Tensor
 from maskplan.build.assembly import assemble
 from maskplan.build.host import bool_tensor
 from maskplan.build.pattern_axes import distinct, with_heads_axes
+from maskplan.device.move import on_gpu
+from maskplan.device.topk import mask_plan
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry
+from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 from maskplan.threads import run_ranges
 
 
 def from_block_mask(
-    mask: Tensor, seqlen_q: int, seqlen_k: int, *, block_size: tuple[int, int] = (128, 128)
+    mask: Tensor,
+    seqlen_q: int,
+    seqlen_k: int,
+    *,
+    block_size: tuple[int, int] = (128, 128),
+    capacity: int | None = None,
 ) -> Plan:
     """The plan that keeps every in-range pair of the blocks marked.
 
-    Axes that `expand` broadcast over batch or heads are planned once.
+    Axes that `expand` broadcast over batch or heads are planned once. A mask on a GPU becomes a
+    device plan, without waiting for the device.
 
     Args:
-        mask: bool [M, N], [heads, M, N] or [batch, heads, M, N], any strides.
+        mask: bool [M, N], [heads, M, N] or [batch, heads, M, N], any strides, on the CPU or a GPU.
         seqlen_q: SQ, in tokens.
         seqlen_k: SK, in tokens.
         block_size: (bq, bk), in tokens; M = ceil(SQ / bq), N = ceil(SK / bk).
+        capacity: room for blocks in a device plan, by default for all; blocks beyond it are dropped
+            and recorded. Of no consequence on the CPU.
 
     Raises:
-        PlanTypeError: if `mask` is not a bool tensor of 2 to 4 axes on the CPU.
+        PlanTypeError: if `mask` is not a bool tensor of 2 to 4 axes.
         PlanError: if M or N do not fit the lengths.
     """
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
-    full = with_heads_axes(bool_tensor(mask, "mask"), "mask", "M, N")
+    full = with_heads_axes(bool_tensor(mask, "mask", or_gpu=True), "mask", "M, N")
     wanted = (geometry.num_q_blocks, geometry.num_k_blocks)
     if tuple(full.shape[2:]) != wanted:
         raise PlanError(
@@ -45,8 +55,11 @@ def from_block_mask(
             )
         )
     pattern_id, (own,) = distinct(full)
-    row_ptr, col = _lists(own)
     provenance = Provenance(builder="from_block_mask")
+    room = None if capacity is None else integer(capacity, "capacity")
+    if on_gpu(mask):
+        return mask_plan(own, geometry, pattern_id, provenance, room)
+    row_ptr, col = _lists(own)
     return assemble(geometry, pattern_id, row_ptr, col, None, None, provenance)
 
 

@@ -21,8 +21,8 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def on_host(tensor: Tensor, name: str) -> Tensor:
-    """`tensor`, checked to be a tensor in CPU memory.
+def on_host(tensor: Tensor, name: str, *, or_gpu: bool = False) -> Tensor:
+    """`tensor`, checked to be a tensor in CPU memory, or with `or_gpu` in a GPU's.
 
     Raises:
         PlanTypeError: if it is not a tensor, or lives elsewhere.
@@ -37,7 +37,7 @@ def on_host(tensor: Tensor, name: str) -> Tensor:
                 remedy=f"pass torch.as_tensor({name})",
             )
         )
-    if tensor.device.type != "cpu":
+    if tensor.device.type != "cpu" and not (or_gpu and tensor.is_cuda):
         raise PlanTypeError(
             sentence(
                 what="tensor is not on the CPU",
@@ -50,13 +50,13 @@ def on_host(tensor: Tensor, name: str) -> Tensor:
     return tensor
 
 
-def bool_tensor(tensor: Tensor, name: str) -> Tensor:
-    """`tensor`, checked to be bool and on the CPU.
+def bool_tensor(tensor: Tensor, name: str, *, or_gpu: bool = False) -> Tensor:
+    """`tensor`, checked to be bool and on the CPU, or with `or_gpu` on a GPU.
 
     Raises:
         PlanTypeError: if it is not.
     """
-    if on_host(tensor, name).dtype != torch.bool:
+    if on_host(tensor, name, or_gpu=or_gpu).dtype != torch.bool:
         raise PlanTypeError(
             sentence(
                 what="mask is not bool",
@@ -69,13 +69,13 @@ def bool_tensor(tensor: Tensor, name: str) -> Tensor:
     return tensor
 
 
-def index_tensor(tensor: Tensor, name: str) -> Tensor:
-    """`tensor`, checked to be int32 or int64 and on the CPU.
+def index_tensor(tensor: Tensor, name: str, *, or_gpu: bool = False) -> Tensor:
+    """`tensor`, checked to be int32 or int64 and on the CPU, or with `or_gpu` on a GPU.
 
     Raises:
         PlanTypeError: if it is not.
     """
-    if on_host(tensor, name).dtype not in INDEX_DTYPES:
+    if on_host(tensor, name, or_gpu=or_gpu).dtype not in INDEX_DTYPES:
         raise PlanTypeError(
             sentence(
                 what="tensor has the wrong dtype",

@@ -28,7 +28,7 @@ def distinct(*tensors: Tensor, batch_shared: bool = True) -> tuple[Tensor, list[
     if heads > 1 and all(tensor.stride(1) == 0 for tensor in own):
         own = [tensor[:, :1] for tensor in own]
     b, h = own[0].shape[:2]
-    numbers = torch.arange(b * h, dtype=torch.int32, device="cpu").view(b, h)
+    numbers = torch.arange(b * h, dtype=torch.int32, device=own[0].device).view(b, h)
     return numbers.expand(batch, heads).contiguous(), own
 
 

@@ -10,8 +10,10 @@ from torch import Tensor
 from maskplan.build.assembly import assemble
 from maskplan.build.host import index_tensor, rank
 from maskplan.build.pattern_axes import distinct, require_heads
+from maskplan.device.move import on_gpu
+from maskplan.device.topk import TopkLists
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import Geometry
+from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 from maskplan.threads import run_ranges
@@ -30,6 +32,8 @@ def from_topk(
     base: str = "local",
     lengths: Tensor | None = None,
     seqlen_q: int | None = None,
+    whole: bool = False,
+    capacity: int | None = None,
 ) -> Plan:
     """The plan of lists of selected keys.
 
@@ -37,8 +41,14 @@ def from_topk(
     the union of their blocks, and bits keep it exact. Axes that `expand` broadcast over batch or
     heads are planned once. Each thread holds bits of SK keys for the lists of one Q block.
 
+    Indices on a GPU become a device plan, without waiting for the device: then an index out of
+    range or a length beyond topk is dropped and recorded in the plan's status word, which
+    `validate()` and `cpu()` read. Its memory follows from shapes: room for as many blocks as there
+    can be, and for a tile of each, which together are the bits of P x SQ x SK pairs. `whole=True`
+    leaves the tiles out.
+
     Args:
-        indices: int32 or int64 [batch, heads, rows, topk], any strides.
+        indices: int32 or int64 [batch, heads, rows, topk], any strides, on the CPU or a GPU.
         seqlen_k: SK, in tokens.
         block_size: (bq, bk), in tokens.
         rows: "token": a list per query, rows = SQ. "block": a list per Q block, rows = M, and each
@@ -49,11 +59,17 @@ def from_topk(
         lengths: int32 or int64 [batch, heads, rows], sizes of 1 broadcast: the leading lanes of
             each list that hold; what lies beyond is ignored, valid or not.
         seqlen_q: SQ, in tokens.
+        whole: say that every listed block is full: each list of a Q block holds all keys of each of
+            its blocks. A device plan then needs no tiles; a block that is partial after all is
+            dropped and recorded.
+        capacity: room for blocks in a device plan, by default for all there can be; blocks beyond
+            it are dropped and recorded. Of no consequence on the CPU.
 
     Raises:
         PlanTypeError: if an argument has the wrong dtype or rank, or an option is not a known one.
         PlanError: if an index is out of range or belongs to another batch (with its place), a
-            length exceeds topk, or the number of rows does not fit `seqlen_q`.
+            length exceeds topk, a block is partial in spite of `whole`, or the number of rows does
+            not fit `seqlen_q`.
     """
     for name, value, options in (
         ("rows", rows, ("token", "block")),
@@ -61,7 +77,7 @@ def from_topk(
         ("base", base, ("local", "global")),
     ):
         _option(name, value, options)
-    index_tensor(indices, "indices")
+    index_tensor(indices, "indices", or_gpu=True)
     rank(
         indices,
         "indices",
@@ -74,6 +90,22 @@ def from_topk(
     geometry = _geometry(indices, seqlen_k, block_size, rows, seqlen_q)
     parts = [indices] if lengths is None else [indices, _lengths(lengths, indices)]
     pattern_id, own = distinct(*parts, batch_shared=base == "local")
+    provenance = Provenance(
+        builder="from_topk",
+        parameters={"topk": indices.shape[3], "rows": rows, "unit": unit, "base": base},
+    )
+    room = None if capacity is None else integer(capacity, "capacity")
+    if on_gpu(indices):
+        return TopkLists(
+            indices=own[0],
+            lengths=None if lengths is None else own[1],
+            geometry=geometry,
+            per_row=1 if rows == "block" else geometry.block_size[0],
+            unit_block=unit == "block",
+            is_global=base == "global",
+            whole=whole,
+            capacity=room,
+        ).plan(pattern_id, provenance)
     reader = _Reader(
         indices=own[0],
         lengths=None if lengths is None else own[1],
@@ -82,11 +114,26 @@ def from_topk(
         whole=unit == "block",
         is_global=base == "global",
     )
-    provenance = Provenance(
-        builder="from_topk",
-        parameters={"topk": indices.shape[3], "rows": rows, "unit": unit, "base": base},
+    plan = reader.plan(pattern_id, provenance)
+    if whole and plan.tile_id is not None:
+        raise _not_whole(plan)
+    return plan
+
+
+def _not_whole(plan: Plan) -> PlanError:
+    assert plan.tile_id is not None
+    entry = int((plan.tile_id >= 0).nonzero()[0])
+    line = int((plan.row_ptr <= entry).sum()) - 1
+    pattern, row = divmod(line, plan.axes.rows)
+    return PlanError(
+        sentence(
+            what="block is not whole",
+            where=f"pattern {pattern}, Q block {row}, KV block {int(plan.col[entry])}",
+            got="some of its pairs, with whole=True",
+            wanted="all of its pairs",
+            remedy="leave out whole=True: bits then keep such blocks exact",
+        )
     )
-    return reader.plan(pattern_id, provenance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +341,17 @@ def _geometry(
 
 def _lengths(lengths: Tensor, indices: Tensor) -> Tensor:
     """`lengths` as int64 [batch, heads, rows], checked against the lists."""
-    index_tensor(lengths, "lengths")
+    index_tensor(lengths, "lengths", or_gpu=True)
+    if lengths.device != indices.device:
+        raise PlanTypeError(
+            sentence(
+                what="lengths are on another device",
+                where="lengths",
+                got=lengths.device,
+                wanted=f"{indices.device}, as indices",
+                remedy="pass lengths.to(indices.device)",
+            )
+        )
     wanted = tuple(indices.shape[:3])
     rank(lengths, "lengths", (3,), f"{list(wanted)}, as indices", "add the axes of size 1")
     if any(size not in (1, full) for size, full in zip(lengths.shape, wanted, strict=True)):
@@ -307,6 +364,8 @@ def _lengths(lengths: Tensor, indices: Tensor) -> Tensor:
                 remedy="pass one length for each list",
             )
         )
+    if on_gpu(lengths):  # values are the kernels' to check
+        return lengths.to(torch.int64).expand(wanted)
     topk = indices.shape[3]
     bad = ((lengths < 0) | (lengths > topk)).nonzero()
     if len(bad):

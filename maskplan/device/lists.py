@@ -3,6 +3,7 @@
 Nothing here waits for the device, and every size follows from shapes.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,6 +18,11 @@ from maskplan.plan import BlockLists, Plan, TransposedPlan
 KindT = TypeVar("KindT", Plan, TransposedPlan)
 
 _SCAN, _FILL = 2048, 1024
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[object]:
+    """The GPU of `tensor` as the current one: Triton starts kernels there, whatever they touch."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def words_of(cols: int) -> int:
@@ -106,9 +112,9 @@ def turned_bits(listed: Tensor, patterns: int, rows: int, cols: int) -> Tensor:
 
     words, turned_words = words_of(cols), words_of(rows)
     turned = torch.empty(patterns * cols, turned_words, dtype=torch.int32, device=listed.device)
-    block = power_of_two(cols, 32, 128)
-    grid = (patterns, -(-cols // block), turned_words)
-    turn_kernel[grid](listed, turned, rows, cols, words, turned_words, BLOCK_C=block)
+    bands = power_of_two(turned_words, 1, 4)
+    grid = (patterns, words, -(-turned_words // bands))
+    turn_kernel[grid](listed, turned, rows, cols, words, turned_words, BANDS=bands, num_warps=bands)
     return turned
 
 
@@ -119,8 +125,11 @@ def counted(listed: Tensor) -> tuple[Tensor, Tensor]:
     lines, words = listed.shape
     before = torch.empty_like(listed)
     counts = torch.empty(lines, dtype=torch.int32, device=listed.device)
-    block = power_of_two(words, 16, 512)
-    prefix_kernel[(lines,)](listed, before, counts, words, BLOCK_W=block, num_warps=1)
+    block = power_of_two(words, 1, 128)
+    many = max(512 // block, 1)
+    prefix_kernel[(-(-lines // many),)](
+        listed, before, counts, lines, words, LINES=many, BLOCK_W=block
+    )
     return before, counts
 
 
@@ -143,10 +152,9 @@ def emitted(
     lines, words = listed.shape
     col = torch.empty(capacity, dtype=torch.int32, device=listed.device)
     tile_id = torch.empty_like(col) if tiles else None
-    block = power_of_two(words, 1, 32)
     emit_kernel[(max(lines, 1),)](
         listed, listed if full is None else full, row_ptr, col, col if tile_id is None else tile_id,
-        lines, cols, words, capacity, TILES=tiles, BLOCK_W=block, FILL=_FILL,
+        lines, cols, words, capacity, TILES=tiles, BLOCK=power_of_two(cols, 32, 1024), FILL=_FILL,
     )  # fmt: skip
     return col, tile_id
 
@@ -234,7 +242,11 @@ def transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
     axes = plan.axes
     rows, cols, device = axes.rows, axes.cols, plan.device
     tiles = turned_tiles(plan)
-    rest: dict[str, Any] = {"geometry": plan.geometry, "tiles": tiles, "provenance": plan.provenance}
+    rest: dict[str, Any] = {
+        "geometry": plan.geometry,
+        "tiles": tiles,
+        "provenance": plan.provenance,
+    }
     capacity = len(plan.col)
     status = plan.status if plan.status is not None else new_status(device)
     if not rows or not cols:
@@ -258,7 +270,7 @@ def transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
         turned, row_ptr, own.before, own.listed, col if plan.tile_id is None else plan.tile_id,
         col, col if tile_id is None else tile_id, len(turned), rows, words, cols,
         own.listed.shape[1], capacity, TILES=tile_id is not None,
-        BLOCK_W=power_of_two(words, 1, 32), FILL=_FILL,
+        BLOCK=power_of_two(rows, 32, 1024), FILL=_FILL,
     )  # fmt: skip
     return kind(
         pattern_id=plan.pattern_id, row_ptr=row_ptr, col=col, tile_id=tile_id, status=status, **rest

@@ -75,7 +75,7 @@ def fill_spare(row_ptr, col, tile_id, lines, capacity, TILES: tl.constexpr, FILL
 @triton.jit
 def emit_kernel(
     listed, full, row_ptr, col, tile_id, lines, cols, words, capacity,
-    TILES: tl.constexpr, BLOCK_W: tl.constexpr, FILL: tl.constexpr,
+    TILES: tl.constexpr, BLOCK: tl.constexpr, FILL: tl.constexpr,
 ):  # fmt: skip
     """col and tile_id of lists given as bits, and -1 in what room is left.
 
@@ -86,21 +86,19 @@ def emit_kernel(
     if line < lines:
         carry = tl.load(row_ptr + line)
         stop = tl.load(row_ptr + line + 1)
-        bit = tl.arange(0, 32)
-        for start in range(0, words, BLOCK_W):
-            at = start + tl.arange(0, BLOCK_W)
-            word = tl.load(listed + line * words + at, mask=at < words, other=0)
-            count = popcount(word)
-            before = carry + tl.cumsum(count, 0) - count
-            carry += tl.sum(count, 0)
-            entry = before[:, None] + below(word[:, None], bit[None, :])
-            column = at[:, None] * 32 + bit[None, :]
-            keep = (((word[:, None] >> bit[None, :]) & 1) == 1) & (entry < stop)
+        for start in range(0, cols, BLOCK):
+            column = start + tl.arange(0, BLOCK)
+            inside = column < cols
+            word = tl.load(listed + line * words + (column >> 5), mask=inside, other=0)
+            one = (word >> (column & 31)) & 1
+            entry = carry + (tl.cumsum(one, 0) - one)
+            carry += tl.sum(one, 0)
+            keep = (one == 1) & (entry < stop)
             tl.store(col + entry, column, mask=keep)
             if TILES > 0:
-                whole = tl.load(full + line * words + at, mask=at < words, other=0)
+                whole = tl.load(full + line * words + (column >> 5), mask=inside, other=0)
                 slot = entry if TILES == 2 else line * cols + column
-                is_full = ((whole[:, None] >> bit[None, :]) & 1) == 1
+                is_full = ((whole >> (column & 31)) & 1) == 1
                 tl.store(tile_id + entry, tl.where(is_full, -1, slot).to(tl.int32), mask=keep)
     fill_spare(row_ptr, col, tile_id, lines, capacity, TILES > 0, FILL)
 
@@ -131,7 +129,7 @@ def ranks_kernel(
         high = tl.where(open_ & ~right, middle, high)
     word = tl.zeros([BLOCK_W], tl.int32)
     whole = tl.zeros([BLOCK_W], tl.int32)
-    for i in range(32):
+    for i in tl.static_range(32):  # unrolled: the loads need not wait for each other
         here = inside & (low + i < stop)
         column = tl.load(col + low + i, mask=here, other=-1)
         hit = here & ((column >> 5) == at)
@@ -148,40 +146,44 @@ def ranks_kernel(
 
 
 @triton.jit
-def prefix_kernel(listed, before, counts, words, BLOCK_W: tl.constexpr):
-    """Blocks of a line before each word (within the line), and in the whole line."""
-    line = tl.program_id(0).to(tl.int64)
-    carry = tl.zeros([], tl.int32)
+def prefix_kernel(
+    listed, before, counts, lines, words, LINES: tl.constexpr, BLOCK_W: tl.constexpr
+):  # fmt: skip
+    """Blocks of each line before each word (within the line), and in the whole line."""
+    line = tl.program_id(0).to(tl.int64) * LINES + tl.arange(0, LINES)
+    carry = tl.zeros([LINES], tl.int32)
     for start in range(0, words, BLOCK_W):
         at = start + tl.arange(0, BLOCK_W)
-        inside = at < words
-        count = popcount(tl.load(listed + line * words + at, mask=inside, other=0))
-        tl.store(before + line * words + at, carry + tl.cumsum(count, 0) - count, mask=inside)
-        carry += tl.sum(count, 0)
-    tl.store(counts + line, carry)
+        place = line[:, None] * words + at[None, :]
+        inside = (line < lines)[:, None] & (at < words)[None, :]
+        count = popcount(tl.load(listed + place, mask=inside, other=0))
+        tl.store(before + place, carry[:, None] + tl.cumsum(count, 1) - count, mask=inside)
+        carry += tl.sum(count, 1)
+    tl.store(counts + line, carry, mask=line < lines)
 
 
 @triton.jit
-def turn_kernel(listed, turned, rows, cols, words, turned_words, BLOCK_C: tl.constexpr):
-    """Bits of each pattern with rows and columns changed over."""
+def turn_kernel(listed, turned, rows, cols, words, turned_words, BANDS: tl.constexpr):
+    """Bits of each pattern with rows and columns changed over: squares of 32 x 32 bits."""
     pattern = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    band = tl.program_id(2)
+    word_of = tl.program_id(1)
+    band = tl.program_id(2) * BANDS + tl.arange(0, BANDS)
     bit = tl.arange(0, 32)
-    row = band * 32 + bit
-    inside = (row < rows)[:, None] & (column < cols)[None, :]
-    place = (pattern * rows + row)[:, None] * words + (column >> 5)[None, :]
-    word = tl.load(listed + place, mask=inside, other=0)
-    square = ((word >> (column & 31)[None, :]) & 1) << bit[:, None]
-    target = (pattern * cols + column) * turned_words + band
-    tl.store(turned + target, tl.sum(square, 0), mask=column < cols)
+    row = band[:, None] * 32 + bit[None, :]
+    place = (pattern * rows + row) * words + word_of
+    word = tl.load(listed + place, mask=row < rows, other=0)
+    square = ((word[:, :, None] >> bit[None, None, :]) & 1) << bit[None, :, None]
+    column = word_of * 32 + bit
+    target = (pattern * cols + column)[None, :] * turned_words + band[:, None]
+    inside = (column < cols)[None, :] & (band < turned_words)[:, None]
+    tl.store(turned + target, tl.sum(square, 1), mask=inside)
 
 
 @triton.jit
 def turned_lists_kernel(
     turned, row_ptr, old_before, old_listed, old_tile_id, col, tile_id,
     lines, cols, words, old_cols, old_words, capacity,
-    TILES: tl.constexpr, BLOCK_W: tl.constexpr, FILL: tl.constexpr,
+    TILES: tl.constexpr, BLOCK: tl.constexpr, FILL: tl.constexpr,
 ):  # fmt: skip
     """col and tile_id of transposed lists: a block has the tile that it had before.
 
@@ -193,16 +195,13 @@ def turned_lists_kernel(
         stop = tl.load(row_ptr + line + 1)
         pattern = line // old_cols
         old_column = (line % old_cols).to(tl.int32)
-        bit = tl.arange(0, 32)
-        for start in range(0, words, BLOCK_W):
-            at = start + tl.arange(0, BLOCK_W)
-            word = tl.load(turned + line * words + at, mask=at < words, other=0)
-            count = popcount(word)
-            before = carry + tl.cumsum(count, 0) - count
-            carry += tl.sum(count, 0)
-            entry = before[:, None] + below(word[:, None], bit[None, :])
-            row = at[:, None] * 32 + bit[None, :]
-            keep = (((word[:, None] >> bit[None, :]) & 1) == 1) & (entry < stop)
+        for start in range(0, cols, BLOCK):
+            row = start + tl.arange(0, BLOCK)
+            word = tl.load(turned + line * words + (row >> 5), mask=row < cols, other=0)
+            one = (word >> (row & 31)) & 1
+            entry = carry + (tl.cumsum(one, 0) - one)
+            carry += tl.sum(one, 0)
+            keep = (one == 1) & (entry < stop)
             tl.store(col + entry, row, mask=keep)
             if TILES:
                 place = (pattern * cols + row) * old_words + (old_column >> 5)

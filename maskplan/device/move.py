@@ -4,11 +4,17 @@ from dataclasses import replace
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from maskplan.device.status import new_status, raise_faults
 from maskplan.plan import BlockLists
 
 ListsT = TypeVar("ListsT", bound=BlockLists)
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether what is made from `tensor` is a device plan."""
+    return tensor.is_cuda
 
 
 def as_device_plan(plan: ListsT, device: torch.device) -> ListsT:

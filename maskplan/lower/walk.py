@@ -5,7 +5,7 @@ LoopQ entry names a coarse Q block of `parts` tiles. One list then serves all pa
 has a tile number for each: -1 the part sees the whole block, -2 the part skips it, else bits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,7 +20,8 @@ from maskplan.transform.transpose import transpose_lists, transpose_tiles
 class Walk:
     """Merged CSR rows of one direction, for one target.
 
-    A row is (pattern, group of Q tiles), or (pattern, KV block) for LoopQ.
+    A row is (pattern, group of Q tiles), or (pattern, KV block) for LoopQ. Of a device plan there
+    is room for more entries than row_ptr[-1], and what lies beyond is never read.
 
     Attributes:
         row_ptr: int64 [P * rows + 1].
@@ -54,6 +55,39 @@ class Walk:
         return len(self.col)
 
 
+def device_walk(plan: Plan, *, parts: int) -> Walk:
+    """`forward_walk` of a device plan, on its device."""
+    from maskplan.device.walks import grouped
+
+    row_ptr, col, tile_id = grouped(plan, parts)
+    return _walk(plan, parts, row_ptr, col, tile_id, -(-plan.axes.rows // parts))
+
+
+def device_loop_q_walk(plan: Plan, *, parts: int, spt: bool) -> Walk:
+    """`loop_q_walk` of a device plan, on its device."""
+    from maskplan.device.lists import turned_tiles
+    from maskplan.device.walks import turned
+
+    row_ptr, col, tile_id, order = turned(plan, parts, spt=spt)
+    walk = _walk(plan, parts, row_ptr, col, tile_id, plan.axes.cols)
+    return replace(walk, tiles=turned_tiles(plan), write_order=order)
+
+
+def _walk(plan: Plan, parts: int, row_ptr: Tensor, col: Tensor, tile_id: Tensor, rows: int) -> Walk:
+    return Walk(
+        row_ptr=row_ptr,
+        col=col,
+        tile_id=tile_id,
+        tiles=plan.tiles,
+        write_order=None,
+        order=_order(plan, row_ptr, rows),
+        rows=rows,
+        parts=parts,
+        part_tokens=plan.block_size[0],
+        col_tokens=plan.block_size[1],
+    )
+
+
 def _grouped(plan: Plan, parts: int) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
     """(row_ptr, col, tile_id, rank, rows) of forward rows taken `parts` at a time."""
     from maskplan.lower import walk_kernel as kernels
@@ -81,26 +115,17 @@ def _grouped(plan: Plan, parts: int) -> tuple[Tensor, Tensor, Tensor, Tensor, in
 def _order(plan: BlockLists, row_ptr: Tensor, rows: int) -> Tensor:
     """Longest-first order of (batch, head, row)."""
     if rows == 0:
-        return torch.empty(0, dtype=torch.int32, device="cpu")
+        return torch.empty(0, dtype=torch.int32, device=row_ptr.device)
     work = row_ptr.diff().view(-1, rows)[plan.pattern_id.long()]
     return longest_first(work.reshape(-1))
 
 
 def forward_walk(plan: Plan, *, parts: int = 1) -> Walk:
     """Rows of `plan` taken `parts` at a time; also what LoopK walks, with one part."""
+    if plan.status is not None:
+        return device_walk(plan, parts=parts)
     row_ptr, col, tile_id, _, rows = _grouped(plan, parts)
-    return Walk(
-        row_ptr=row_ptr,
-        col=col,
-        tile_id=tile_id,
-        tiles=plan.tiles,
-        write_order=None,
-        order=_order(plan, row_ptr, rows),
-        rows=rows,
-        parts=parts,
-        part_tokens=plan.block_size[0],
-        col_tokens=plan.block_size[1],
-    )
+    return _walk(plan, parts, row_ptr, col, tile_id, rows)
 
 
 def loop_q_walk(plan: Plan, *, parts: int = 1, spt: bool = False) -> Walk:
@@ -111,6 +136,8 @@ def loop_q_walk(plan: Plan, *, parts: int = 1, spt: bool = False) -> Walk:
         parts: Q blocks of the plan in a coarse one (the subtile factor).
         spt: dQ is added in descending order of KV blocks instead of ascending.
     """
+    if plan.status is not None:
+        return device_loop_q_walk(plan, parts=parts, spt=spt)
     row_ptr, col, tile_id, rank, groups = _grouped(plan, parts)
     cols = plan.axes.cols
     new_ptr, new_col, source = transpose_lists(row_ptr, col, groups, cols)
@@ -118,18 +145,9 @@ def loop_q_walk(plan: Plan, *, parts: int = 1, spt: bool = False) -> Walk:
     if spt:
         lengths = _part_lengths(plan, parts, new_col, new_ptr, cols)
         write_order = torch.where(write_order < 0, write_order, lengths - 1 - write_order)
-    return Walk(
-        row_ptr=new_ptr,
-        col=new_col,
-        tile_id=tile_id[source],
-        tiles=transpose_tiles(plan.tiles, plan.block_size[1]),
-        write_order=write_order,
-        order=_order(plan, new_ptr, cols),
-        rows=cols,
-        parts=parts,
-        part_tokens=plan.block_size[0],
-        col_tokens=plan.block_size[1],
-    )
+    walk = _walk(plan, parts, new_ptr, new_col, tile_id[source], cols)
+    tiles = transpose_tiles(plan.tiles, plan.block_size[1])
+    return replace(walk, tiles=tiles, write_order=write_order)
 
 
 def _part_lengths(plan: Plan, parts: int, col: Tensor, row_ptr: Tensor, cols: int) -> Tensor:

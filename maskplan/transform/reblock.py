@@ -20,20 +20,30 @@ def reblock(plan: ListsT, block_size: tuple[int, int], *, superset: bool = False
     kept pairs; the result's provenance records it, and `maskplan.amplification` tells it of any
     plan. For density d and groups of s unrelated rows it comes to (1 - (1 - d)^s) / d.
 
+    A device plan is joined on its device, without waiting for it, into multiples of its own block
+    sizes; its amplification is known to `amplification(plan.cpu())`.
+
     Args:
         plan: forward or transposed lists.
         block_size: (bq, bk) in tokens, of either type.
         superset: give up exactness: every listed block becomes full. More pairs, no bits.
 
     Returns:
-        A canonical plan of the same type.
+        A canonical plan of the same type; of a device plan, a device plan.
 
     Raises:
         PlanTypeError: if `block_size` is not a pair of integers.
         PlanError: if one of them is below 1.
+        UnsupportedError: if a device plan's new sizes are no multiples of its own.
     """
     size = block_pair(block_size)
     geometry = Geometry(seqlen_q=plan.seqlen_q, seqlen_k=plan.seqlen_k, block_size=size)
+    if plan.status is not None:
+        from maskplan.device.reblock import coarsened
+
+        given = {"block_size": size, "superset": superset}
+        result = coarsened(plan, geometry, superset=superset)
+        return derived(result, "reblock", plan, parameters=given)
     result = retile(plan, geometry, (0, 0))
     if superset:
         result = canonical(replace(result, tile_id=None, tiles=result.tiles[:0]))

@@ -1,0 +1,374 @@
+"""Top-k lists to device plans: one pass over the indices, and passes over bits.
+
+The pass over the indices is CUDA C++ where NVRTC is at hand, because it needs what Triton has not:
+atomic operations in shared memory. There a list's bits (16 KiB for 131,072 keys) are put together
+without touching device memory; Triton puts them together in L2, and is what runs elsewhere.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from maskplan.device.lists import (
+    check_room,
+    counted,
+    emitted,
+    on_device,
+    power_of_two,
+    row_pointers,
+    words_of,
+)
+from maskplan.device.nvrtc import CudaKernel, available, shared_memory
+from maskplan.device.status import new_status
+from maskplan.geometry import WORD_BITS, Geometry
+from maskplan.plan import Plan
+from maskplan.provenance import Provenance
+
+_SOURCE = Path(__file__).with_name("read_lists.cu")
+_MOST_SHARED = 200 << 10  # two CTAs of most lists fit an SM; enough for 1.6M keys in one pass
+_MOST_WORDS = 256  # a KV block's; larger ones are for tests
+_RUNS = 32  # of 32 lanes, that a Triton program reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopkLists:
+    """Top-k lists on a device with all that says how to read them.
+
+    Attributes:
+        indices: int32 or int64 [b, h, lists, topk], any strides.
+        lengths: int64 [b, h, lists], any strides, or None.
+        geometry: lengths and block size.
+        per_row: lists of a Q block, bq or 1.
+        unit_block: an index is a KV block rather than a key.
+        is_global: indices count over all batches.
+        whole: the caller says that every listed block is full.
+        capacity: room for blocks, or None for as many as there can be.
+    """
+
+    indices: Tensor
+    lengths: Tensor | None
+    geometry: Geometry
+    per_row: int
+    unit_block: bool
+    is_global: bool
+    whole: bool
+    capacity: int | None
+
+    @property
+    def patterns(self) -> int:
+        """Distinct (batch, head)."""
+        return self.indices.shape[0] * self.indices.shape[1]
+
+    @property
+    def lines(self) -> int:
+        """Q blocks of all patterns."""
+        return self.patterns * self.geometry.num_q_blocks
+
+    @property
+    def limit(self) -> int:
+        """One past the largest index within a batch."""
+        return self.geometry.num_k_blocks if self.unit_block else self.geometry.seqlen_k
+
+    @property
+    def all_full(self) -> bool:
+        """Whether no block can be partial, or those that are get dropped."""
+        return self.whole or (self.unit_block and self.per_row == 1)
+
+    @property
+    def in_cuda(self) -> bool:
+        """Whether `read_lists.cu` reads them: 32 blocks fit in shared memory, and it is there."""
+        if not self.indices.is_cuda or not available():
+            return False
+        words = 1 if self.unit_block else self.geometry.axes.words
+        return words <= _MOST_WORDS
+
+    @property
+    def room(self) -> int:
+        """Room for blocks: as asked, or what the shapes allow at most."""
+        if self.capacity is not None:
+            return self.capacity
+        (_, bk), topk = self.geometry.block_size, self.indices.shape[3]
+        most = topk * self.per_row
+        if self.whole:  # all lists of a Q block hold all keys of each of its blocks
+            ragged = self.geometry.seqlen_k % bk != 0
+            most = topk if self.unit_block else topk // bk + ragged
+        return self.lines * min(self.geometry.num_k_blocks, most)
+
+    def plan(self, pattern_id: Tensor, provenance: Provenance) -> Plan:
+        """The device plan of the lists.
+
+        Raises:
+            PlanError: if it could have more blocks, or tiles, than 32-bit numbers count.
+        """
+        if not self.geometry.num_q_blocks:  # no rows tell patterns apart
+            pattern_id = torch.zeros_like(pattern_id)
+        with on_device(self.indices):
+            return self._plan(pattern_id, provenance)
+
+    def _plan(self, pattern_id: Tensor, provenance: Provenance) -> Plan:
+        device, geometry = self.indices.device, self.geometry
+        status = new_status(device)
+        capacity = check_room(self.room, "from_topk")
+        bits = self._bits(status)
+        row_ptr = row_pointers(bits.counts, capacity, status)
+        col, tile_id = emitted(
+            bits.listed, bits.full, row_ptr, geometry.num_k_blocks, capacity,
+            tiles=0 if bits.tiles is None else 1,
+        )  # fmt: skip
+        bq, words = geometry.block_size[0], geometry.axes.words
+        tiles = bits.tiles
+        if tiles is None:
+            tiles = torch.empty(0, bq, words, dtype=torch.int32, device=device)
+        return Plan(
+            geometry=geometry,
+            pattern_id=pattern_id,
+            row_ptr=row_ptr,
+            col=col,
+            tile_id=tile_id,
+            tiles=tiles,
+            provenance=provenance,
+            status=status,
+        )
+
+    def _bits(self, status: Tensor) -> "_Bits":
+        if not self.lines or not self.indices.shape[3] or not self.geometry.num_k_blocks:
+            shape = (self.lines, words_of(self.geometry.num_k_blocks))
+            listed = torch.zeros(shape, dtype=torch.int32, device=self.indices.device)
+            counts = torch.zeros(self.lines, dtype=torch.int32, device=self.indices.device)
+            return _Bits(listed=listed, full=listed, counts=counts, tiles=None)
+        if self.unit_block:
+            return self._bits_of_blocks(status)
+        return self._bits_of_tokens(status)
+
+    def _empty(self, *shape: int, zero: bool = False) -> Tensor:
+        make = torch.zeros if zero else torch.empty
+        return make(shape, dtype=torch.int32, device=self.indices.device)
+
+    def _bits_of_tokens(self, status: Tensor) -> "_Bits":
+        geometry, lines = self.geometry, self.lines
+        (bq, bk), words, blocks = geometry.block_size, geometry.axes.words, geometry.num_k_blocks
+        listed = self._empty(lines, words_of(blocks))
+        full = self._empty(lines, words_of(blocks))
+        in_cuda = self.in_cuda
+        tiles = None
+        if not self.whole:
+            check_room(lines * blocks, "from_topk")
+            tiles = self._empty(lines * blocks, bq, words, zero=not in_cuda and self.per_row == bq)
+        if in_cuda and self.per_row == 1:
+            counts = self._empty(lines)
+            self._read_in_cuda(tiles, status, (listed, full, counts))
+            return _Bits(listed=listed, full=full, counts=counts, tiles=tiles)
+        bits = tiles
+        if bits is None or self.per_row != bq:
+            bits = self._empty(lines * blocks, self.per_row, words, zero=not in_cuda)
+        if in_cuda:
+            self._read_in_cuda(bits, status, None)
+        else:
+            self._read_in_triton(bits, status)
+        from maskplan.device.topk_triton import classify_kernel, tiles_kernel
+
+        grid = (lines, words_of(blocks))
+        classify_kernel[grid](
+            bits, listed, full, geometry.seqlen_q, geometry.seqlen_k, blocks,
+            geometry.num_q_blocks, status, LISTS=self.per_row, BLOCK_Q=bq, BLOCK_K=bk, WORDS=words,
+            WHOLE=self.whole, CHUNK=power_of_two(self.per_row * words, 1, 64),
+        )  # fmt: skip
+        if tiles is not None and bits is not tiles:
+            tiles_kernel[grid](
+                bits, tiles, listed, full, geometry.seqlen_q, geometry.seqlen_k, blocks,
+                self.indices.shape[2], geometry.num_q_blocks, MARKS=False, LISTS=self.per_row,
+                BLOCK_Q=bq, BLOCK_K=bk, WORDS=words, CHUNK=power_of_two(bq * words, 1, 512),
+            )  # fmt: skip
+        return _Bits(listed=listed, full=full, counts=counted(listed)[1], tiles=tiles)
+
+    def _bits_of_blocks(self, status: Tensor) -> "_Bits":
+        from maskplan.device.topk_triton import classify_blocks_kernel, tiles_kernel
+
+        geometry, lines = self.geometry, self.lines
+        (bq, bk), words, blocks = geometry.block_size, geometry.axes.words, geometry.num_k_blocks
+        width = words_of(blocks)
+        in_cuda = self.in_cuda
+        marks = self._empty(self.patterns * self.indices.shape[2], width, zero=not in_cuda)
+        if in_cuda:
+            self._read_in_cuda(marks, status, None)
+        else:
+            self._read_in_triton(marks, status)
+        if self.per_row == 1:
+            return _Bits(listed=marks, full=marks, counts=counted(marks)[1], tiles=None)
+        listed, full = self._empty(lines, width), self._empty(lines, width)
+        block = power_of_two(width, 1, 128)
+        classify_blocks_kernel[(lines, -(-width // block))](
+            marks, listed, full, geometry.seqlen_q, width, self.indices.shape[2],
+            geometry.num_q_blocks, status, LISTS=bq, WHOLE=self.whole, BLOCK_W=block,
+        )  # fmt: skip
+        tiles = None
+        if not self.whole:
+            check_room(lines * blocks, "from_topk")
+            tiles = self._empty(lines * blocks, bq, words)
+            tiles_kernel[(lines, width)](
+                marks, tiles, listed, full, geometry.seqlen_q, geometry.seqlen_k, blocks,
+                self.indices.shape[2], geometry.num_q_blocks, MARKS=True, LISTS=bq, BLOCK_Q=bq,
+                BLOCK_K=bk, WORDS=words, CHUNK=power_of_two(bq * words, 1, 512),
+            )  # fmt: skip
+        return _Bits(listed=listed, full=full, counts=counted(listed)[1], tiles=tiles)
+
+    def _read_in_triton(self, bits: Tensor, status: Tensor) -> None:
+        from maskplan.device.topk_triton import read_kernel
+
+        lists, topk = self.indices.shape[2:]
+        lengths = self.lengths
+        grid = (self.patterns * lists, -(-topk // (_RUNS * WORD_BITS)))
+        read_kernel[grid](
+            self.indices, *self.indices.stride(),
+            status if lengths is None else lengths, *((0, 0, 0) if lengths is None else
+                                                      lengths.stride()),
+            bits, self.indices.shape[1], lists, topk, self.limit,
+            self.limit if self.is_global else 0, self.geometry.num_k_blocks, self.per_row,
+            self.geometry.num_q_blocks, status, UNIT_BLOCK=self.unit_block,
+            LENGTHS=lengths is not None, BLOCK_K=self.geometry.block_size[1],
+            WORDS=self.geometry.axes.words, RUNS=_RUNS,
+        )  # fmt: skip
+
+    def _read_in_cuda(
+        self, bits: Tensor | None, status: Tensor, out: tuple[Tensor, Tensor, Tensor] | None
+    ) -> None:
+        """Run `read_lists.cu`; with `out` = (listed, full, counts) it classifies."""
+        indices, geometry = self.indices, self.geometry
+        (bq, bk), words, blocks = geometry.block_size, geometry.axes.words, geometry.num_k_blocks
+        lists, topk = indices.shape[2:]
+        if self.unit_block:  # a block is a key here, and a word a block
+            bk, words, blocks = WORD_BITS, 1, words_of(blocks)
+        device = indices.device.index
+        assert device is not None
+        kernel, room = _kernel(indices.dtype == torch.int64, bk, words, out is not None, device)
+        a_pass = min(blocks, max(room // (words * 4) // WORD_BITS, 1) * WORD_BITS)
+        given = _Lists(
+            indices=indices.data_ptr(),
+            strides=indices.stride(),
+            lengths=0 if self.lengths is None else self.lengths.data_ptr(),
+            length_strides=(0, 0, 0) if self.lengths is None else self.lengths.stride(),
+            heads=indices.shape[1],
+            lists=lists,
+            topk=topk,
+            limit=self.limit,
+            keys=geometry.seqlen_k,
+            batch_origin=self.limit if self.is_global else 0,
+            blocks=blocks,
+            blocks_a_pass=a_pass,
+            lists_a_line=1 if self.unit_block else self.per_row,
+            lines=lists if self.unit_block else geometry.num_q_blocks,
+            queries=geometry.seqlen_q,
+            tile_rows=bq,
+            whole=self.whole,
+        )
+        listed, full, counts = (0, 0, 0) if out is None else (part.data_ptr() for part in out)
+        found = _Found(0 if bits is None else bits.data_ptr(), listed, full, counts,
+                       status.data_ptr())  # fmt: skip
+        threads = 1024 if topk >= 8192 else 512 if topk >= 2048 else 256
+        shared = -(-a_pass * words // 4) * 16
+        stream = torch.cuda.current_stream(device).cuda_stream
+        kernel(self.patterns * lists, threads, shared, stream, (given, found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bits:
+    """What the lists hold: bits and numbers of the blocks of each line, and their tiles."""
+
+    listed: Tensor
+    full: Tensor
+    counts: Tensor
+    tiles: Tensor | None
+
+
+class _Lists(ctypes.Structure):
+    _fields_ = [
+        ("indices", ctypes.c_void_p),
+        ("strides", ctypes.c_longlong * 4),
+        ("lengths", ctypes.c_void_p),
+        ("length_strides", ctypes.c_longlong * 3),
+        ("heads", ctypes.c_int),
+        ("lists", ctypes.c_int),
+        ("topk", ctypes.c_int),
+        ("limit", ctypes.c_int),
+        ("keys", ctypes.c_int),
+        ("batch_origin", ctypes.c_longlong),
+        ("blocks", ctypes.c_int),
+        ("blocks_a_pass", ctypes.c_int),
+        ("lists_a_line", ctypes.c_int),
+        ("lines", ctypes.c_int),
+        ("queries", ctypes.c_int),
+        ("tile_rows", ctypes.c_int),
+        ("whole", ctypes.c_int),
+    ]
+
+
+class _Found(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("bits", "listed", "full", "counts", "status")]
+
+
+@cache
+def _kernel(
+    is_long: bool, bk: int, words: int, classify: bool, device: int
+) -> tuple[CudaKernel, int]:
+    """(the compiled kernel, bytes of shared memory for its bits)."""
+    room = min(_MOST_SHARED, shared_memory(device) - 1024)
+    defines = (
+        f"INDEX={'long' if is_long else 'int'}",
+        f"BLOCK={bk}",
+        f"WORDS={words}",
+        f"CLASSIFY={int(classify)}",
+    )
+    return CudaKernel(_SOURCE, "read_lists", defines, device, room + 16), room
+
+
+def mask_plan(
+    mask: Tensor,
+    geometry: Geometry,
+    pattern_id: Tensor,
+    provenance: Provenance,
+    capacity: int | None,
+) -> Plan:
+    """The device plan of a block mask.
+
+    Args:
+        mask: bool [b, h, M, N], any strides.
+        geometry: lengths and block size.
+        pattern_id: int32 [batch, heads].
+        provenance: how it was made.
+        capacity: room for blocks, or None for as many as there can be.
+    """
+    from maskplan.device.topk_triton import mask_kernel
+
+    device = mask.device
+    with on_device(mask):
+        heads, rows, cols = mask.shape[1:]
+        lines = mask.shape[0] * heads * rows
+        if not rows:  # no rows tell patterns apart
+            pattern_id = torch.zeros_like(pattern_id)
+        room = check_room(lines * cols if capacity is None else capacity, "from_block_mask")
+        status = new_status(device)
+        listed = torch.empty(lines, words_of(cols), dtype=torch.int32, device=device)
+        counts = torch.empty(lines, dtype=torch.int32, device=device)
+        block = power_of_two(words_of(cols), 1, 32)
+        mask_kernel[(lines,)](
+            mask.view(torch.uint8), *mask.stride(), listed, counts, heads, rows, cols,
+            words_of(cols), BLOCK_W=block,
+        )  # fmt: skip
+        row_ptr = row_pointers(counts, room, status)
+        col, _ = emitted(listed, None, row_ptr, cols, room, tiles=0)
+        return Plan(
+            geometry=geometry,
+            pattern_id=pattern_id,
+            row_ptr=row_ptr,
+            col=col,
+            tile_id=None,
+            tiles=torch.empty(
+                0, geometry.block_size[0], geometry.axes.words, dtype=torch.int32, device=device
+            ),
+            provenance=provenance,
+            status=status,
+        )

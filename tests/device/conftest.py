@@ -1,0 +1,31 @@
+"""Where the tests of device plans run: on a GPU, or in Triton's interpreter on the CPU.
+
+In the interpreter the same public calls take the same paths: `on_gpu` is made to say yes.
+"""
+
+import os
+
+import pytest
+import torch
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_DISPATCHERS = (
+    "maskplan.build.topk.on_gpu",
+    "maskplan.build.block_mask.on_gpu",
+)
+
+
+@pytest.fixture
+def place(monkeypatch) -> torch.device:
+    """The device that plans are made on."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    if not INTERPRETED:
+        pytest.skip("no CUDA device, and TRITON_INTERPRET is not 1")
+    pytest.importorskip("triton")
+    from tests.device.interpreter import make_it_work
+
+    make_it_work()
+    for name in _DISPATCHERS:
+        monkeypatch.setattr(name, lambda tensor: True)  # noqa: ARG005
+    return torch.device("cpu")

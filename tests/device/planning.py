@@ -1,0 +1,86 @@
+"""Device plans beside those of the CPU, and inputs for both."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+import maskplan as mp
+from maskplan.device import move
+
+
+@contextlib.contextmanager
+def on_the_cpu() -> Iterator[None]:
+    """Public calls take the CPU's path, where the interpreter has made tensors pass for a GPU's."""
+    import maskplan.build.block_mask as masks
+    from maskplan.build import topk
+
+    kept = topk.on_gpu, masks.on_gpu
+    topk.on_gpu = masks.on_gpu = move.on_gpu
+    try:
+        yield
+    finally:
+        topk.on_gpu, masks.on_gpu = kept
+
+
+def generator(seed: int) -> torch.Generator:
+    """Numbers that repeat, on the CPU."""
+    return torch.Generator().manual_seed(seed)
+
+
+def same_lists(made: object, wanted: object, *, tiles: bool = True) -> None:
+    """Check two BlockSparseTensors to be equal, mask blocks by their bits."""
+    for name in (
+        "mask_block_cnt",
+        "mask_block_idx",
+        "full_block_cnt",
+        "full_block_idx",
+        "dq_write_order",
+        "dq_write_order_full",
+    ):
+        one, other = getattr(made, name), getattr(wanted, name)
+        assert (one is None) == (other is None), name
+        if one is not None:
+            assert torch.equal(one.cpu(), other), name
+    assert made.block_size == wanted.block_size
+    assert made.spt == wanted.spt
+    if tiles:
+        one, other = bits_of(made), bits_of(wanted)
+        assert torch.equal(one, other)
+
+
+def bits_of(lists: object) -> Tensor:
+    """Bits of every mask block of padded lists, in their order: int32 [blocks, rows, words]."""
+    ids = lists.mask_tile_id.cpu()
+    width = torch.arange(ids.shape[-1])
+    held = width < lists.mask_block_cnt.cpu()[..., None]
+    assert bool((ids[held] >= 0).all())
+    assert bool((ids[~held] == -1).all())
+    return lists.tiles.cpu()[ids[held].long()]
+
+
+def spare_is_minus_one(plan: mp.Plan) -> None:
+    """Check that nothing but -1 lies beyond the lists."""
+    used = int(plan.row_ptr[-1])
+    assert bool((plan.col[used:] == -1).all())
+    if plan.tile_id is not None:
+        assert bool((plan.tile_id[used:] == -1).all())
+
+
+def same_plan(made: mp.Plan, wanted: mp.Plan) -> None:
+    """Check a device plan: itself, its transpose, and padded lists of both with write order."""
+    assert made.status is not None
+    spare_is_minus_one(made)
+    assert made.cpu() == wanted
+    assert made.cpu().tiles.dtype == torch.int32
+    same_lists(made.block_sparse_tensors(width="dense"), wanted.block_sparse_tensors(width="dense"))
+    turned, wanted_turned = made.transpose(), wanted.transpose()
+    spare_is_minus_one(turned)
+    assert turned.cpu() == wanted_turned
+    for spt in (False, True):
+        options = {"width": "dense", "spt": spt}
+        same_lists(
+            turned.block_sparse_tensors(**options), wanted_turned.block_sparse_tensors(**options)
+        )
+    assert turned.transpose().cpu() == wanted
