@@ -111,6 +111,15 @@ class GlobalMemory:
             return self._allocations[at]
         return None
 
+    def describe(self, address: int) -> str:
+        """An address in words: how far it is from the start of the nearest allocation below."""
+        at = bisect_right(self._addresses, address) - 1
+        if at < 0:
+            return f"{address:#x}"
+        near = self._allocations[at]
+        offset = address - near.address
+        return f"{address:#x}, byte {offset} of {near.name!r} ({near.data.nbytes} bytes)"
+
     def find(self, address: int, size: int) -> Allocation:
         """The allocation that holds all of [address, address + size).
 

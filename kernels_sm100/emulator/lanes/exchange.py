@@ -6,7 +6,7 @@ from kernels_sm100.emulator.lanes.types import Lanes, Mask
 
 LANE = np.arange(32)
 LANE_U4 = LANE.astype(np.uint32)
-ONLY = [lane == LANE for lane in range(32)]
+ONLY = [np.equal(LANE, lane) for lane in range(32)]
 EVERY = np.ones(32, dtype=np.bool_)
 REDUCE = {
     "add": np.add, "min": np.minimum, "max": np.maximum,

@@ -1,10 +1,10 @@
 """Lanes of a warp that run together, and what they wait for.
 
 NOTE [Divergence]: a warp is a list of fragments, each with a block to run next and a mask. The
-fragment with the lowest block that can run goes first, and fragments that meet at a block merge. As
-compilers place joins behind what they join, that reconverges where hardware does, and a lane that
-spins does not keep the others from moving. Warp-wide instructions wait until the lanes they name
-have merged.
+fragment with the lowest block that can run goes first, and fragments that meet at a block merge.
+As compilers place joins behind what they join, that reconverges where hardware does. A fragment
+that has jumped back often goes last, so that a lane that spins does not keep the others from
+moving. Warp-wide instructions wait until the lanes they name have merged.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from kernels_sm100.emulator.lanes.types import Mask
+
+
+PATIENCE = 64  # jumps back before other lanes of the warp get a turn
 
 
 class Wait:
@@ -28,10 +31,11 @@ class Wait:
 class Fragment:
     """Lanes at one place: `mask` is None for all 32.
 
-    `pending` is what a barrier remembers of a fragment that has arrived and waits.
+    `pending` is what a barrier remembers of a fragment that has arrived and waits; `jumps` counts
+    jumps back.
     """
 
-    __slots__ = ("block", "diverged", "mask", "pending", "wait")
+    __slots__ = ("block", "diverged", "jumps", "mask", "pending", "wait")
 
     def __init__(self, block: int, mask: Mask | None) -> None:
         self.block = block
@@ -39,6 +43,11 @@ class Fragment:
         self.wait: Wait | None = None
         self.pending: tuple[object, int] | None = None
         self.diverged = False
+        self.jumps = 0
+
+    def order(self) -> tuple[int, int]:
+        """Who goes first: the lowest block, unless it seems to spin."""
+        return self.jumps // PATIENCE, self.block
 
     def runnable(self) -> bool:
         """Whether it can make a step now."""
@@ -75,6 +84,7 @@ def merged(fragments: list[Fragment]) -> list[Fragment]:
         assert fragment.mask is not None
         first.mask = first.mask | fragment.mask
         first.wait, first.diverged = None, False
+        first.jumps = max(first.jumps, fragment.jumps)
         if first.mask.all():
             first.mask = None
     return result

@@ -36,15 +36,11 @@ def _strip(address: Lanes, window: int) -> Lanes:
 
 def bounds_fault(warp: "Warp", verb: str, low: int, high: int, found: Allocation | None) -> None:
     """Refuse a range of global memory that no allocation holds."""
-    near = (
-        f"inside {found.name!r} [{found.address:#x}, {found.end:#x})" if found else "an allocation"
-    )
-    offset = f" (byte {low - found.address} of {found.name!r})" if found else ""
     warp.fault(
         MemoryFault,
         what=f"global memory {verb} out of bounds",
-        got=f"[{low:#x}, {high:#x}){offset}",
-        wanted=near,
+        got=f"{high - low} bytes from {warp.grid.memory.describe(low)}",
+        wanted="bytes inside an allocation" if found is None else f"bytes inside {found.name!r}",
         remedy="check the index and the strides",
     )
 

@@ -85,7 +85,7 @@ class Warp:
             only = self.fragments[0]
             return only if only.runnable() else None
         ready = [fragment for fragment in self.fragments if fragment.runnable()]
-        return min(ready, key=lambda f: f.block, default=None)
+        return min(ready, key=Fragment.order, default=None)
 
     def _run_fragment(self, fragment: Fragment, budget: int) -> int:
         """Run one fragment until it blocks, splits, ends or the budget is used; blocks run."""
@@ -113,6 +113,7 @@ class Warp:
                 block = result
                 if alone and used < budget and not self.paused:
                     continue
+                fragment.jumps += block <= fragment.block
                 fragment.block = block
                 return used
             fragment.block = block

@@ -1,0 +1,123 @@
+"""Lanes that part and meet again."""
+
+import numpy as np
+import pytest
+
+from kernels_sm100.errors import Deadlock, Trap, UninitialisedRead
+from tests.kernels.emulator.snippet import run
+
+STORE = "mad.wide.u32 %d10, %r0, 4, %d0;\nst.global.b32 [%d10], %r2;"
+
+
+def test_lanes_loop_different_numbers_of_times():
+    out = np.zeros(32, "u4")
+
+    run(
+        f"""
+        mov.u32 %r2, 0;
+        mov.u32 %r3, 0;
+    LOOP:
+        add.u32 %r2, %r2, %r3;
+        add.u32 %r3, %r3, 1;
+        setp.le.u32 %p1, %r3, %r0;
+        @%p1 bra LOOP;
+        {STORE}
+        """,
+        out,
+    )
+
+    assert out.tolist() == [i * (i + 1) // 2 for i in range(32)]
+
+
+def test_a_spinning_lane_lets_the_others_arrive():
+    out = np.zeros(33, "u4")
+
+    run(
+        f"""
+        mov.u32 %r2, 5;
+        setp.eq.u32 %p1, %r0, 0;
+        @!%p1 bra OTHERS;
+    SPIN:
+        ld.relaxed.gpu.global.b32 %r2, [%d0+128];
+        setp.eq.u32 %p2, %r2, 0;
+        @%p2 bra SPIN;
+        bra JOIN;
+    OTHERS:
+        mov.u32 %r4, 9;
+        setp.eq.u32 %p3, %r0, 7;
+        @%p3 st.relaxed.gpu.global.b32 [%d0+128], %r4;
+    JOIN:
+        bar.warp.sync 0xffffffff;
+        shfl.sync.idx.b32 %r2, %r2, 0, 31, 0xffffffff;
+        {STORE}
+        """,
+        out,
+    )
+
+    assert set(out[:32].tolist()) == {9}
+
+
+def test_lanes_may_exit_early():
+    out = np.zeros(32, "u4")
+
+    run(f"mov.u32 %r2, 1;\nsetp.lt.u32 %p1, %r0, 5;\n@%p1 exit;\nbar.warp.sync -1;\n{STORE}", out)
+
+    assert out.tolist() == [0] * 5 + [1] * 27
+
+
+def test_predicated_instructions_keep_other_lanes():
+    out = np.zeros(32, "u4")
+
+    run(
+        f"""
+        mov.u32 %r2, 100;
+        setp.lt.u32 %p1, %r0, 3;
+        @%p1 add.u32 %r2, %r2, %r0;
+        @!%p1 mov.u32 %r2, 7;
+        {STORE}
+        """,
+        out,
+    )
+
+    assert out.tolist() == [100, 101, 102] + [7] * 29
+
+
+def test_partial_warps_have_fewer_lanes():
+    out = np.zeros(48, "u4")
+
+    run(f"vote.sync.ballot.b32 %r2, %p9, -1;\n{STORE}".replace("%p9", "%p1").replace(
+        "vote", "setp.ge.u32 %p1, %r0, 0;\nvote"), out, threads=40)  # fmt: skip
+
+    assert out.tolist() == [0xFFFFFFFF] * 32 + [0xFF] * 8 + [0] * 8
+
+
+def test_lanes_that_never_meet():
+    with pytest.raises(Deadlock, match="waits for lanes of its warp that went another way"):
+        run(
+            """
+            setp.lt.u32 %p1, %r0, 5;
+            @%p1 bra A;
+            bar.warp.sync 0xffffffff;
+            bra END;
+        A:
+            bar.sync 1, 64;
+        END:
+            """
+        )
+
+
+def test_registers_that_nobody_wrote():
+    with pytest.raises(UninitialisedRead) as caught:
+        run("add.u32 %r2, %r3, 1;")
+
+    assert "register that is read before it is written" in str(caught.value)
+    assert "%r3" in str(caught.value)
+
+
+def test_trap():
+    with pytest.raises(Trap, match="CTA \\(0, 0, 0\\) warp 0 at PTX line"):
+        run("setp.eq.u32 %p1, %r0, 3;\n@%p1 trap;")
+
+
+def test_no_trap_without_lanes():
+    run("setp.eq.u32 %p1, %r0, 77;\n@%p1 trap;")
