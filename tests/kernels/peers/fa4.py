@@ -7,6 +7,7 @@ fake tensors; what it compiles is taken at `cute.compile`, with PTX and line inf
 import os
 import tempfile
 import time
+import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,8 @@ class Case:
 
 def interface():
     """flash_attn.cute.interface, imported for SM100."""
-    with mock.patch.dict(os.environ, ENVIRONMENT):
+    with mock.patch.dict(os.environ, ENVIRONMENT), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what others are warned of is theirs
         from flash_attn.cute import interface as module
     return module
 
@@ -88,6 +90,8 @@ def _compile(case: Case) -> list[CacheEntry]:
             made.append(entry)
             return compiled
 
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
         sms = str(case.sms)
         stack.enter_context(
             mock.patch.dict(os.environ, ENVIRONMENT | {"FLASH_ATTENTION_NUM_SMS": sms})

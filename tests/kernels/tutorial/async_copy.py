@@ -1,4 +1,4 @@
-"""Rows through shared memory by cp.async, two groups in flight: out[i] = x[i] reversed in its chunk."""
+"""Chunks through shared memory by cp.async, a group each; a chunk comes out reversed."""
 
 from dataclasses import dataclass
 

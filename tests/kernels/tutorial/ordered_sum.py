@@ -1,4 +1,4 @@
-"""CTAs add their rows to one row by 1D bulk reductions; a semaphore makes the order of the sum fixed.
+"""CTAs add their rows to one row by 1D bulk reductions; a semaphore fixes the order of the sum.
 
 Without the order float32 sums differ from run to run: this is how a deterministic dQ is made.
 """

@@ -1,4 +1,4 @@
-"""tcgen05.mma from shared and tensor memory, one CTA and two, every major; shapes of TMEM access."""
+"""tcgen05.mma from shared and tensor memory, one CTA and two, every major; TMEM access."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Data movement: plain, by cp.async, by TMA in every swizzle, gathered, reduced, ordered, in a ring."""
+"""Data movement: plain, cp.async, TMA in every swizzle, gathered, reduced, ordered, in a ring."""
 
 import numpy as np
 import pytest

@@ -47,7 +47,6 @@ def ptx(shape: str, number: int, *, store: bool, row: int = 0) -> str:
     columns = columns_of(shape, number)
     count = SHAPES[shape][1] * number
     allocated = max(32, 1 << (columns - 1).bit_length())
-    fill = ", ".join(f"%f{i}" for i in range(columns))
     registers = ", ".join(f"%v{i}" for i in range(count))
     lines = [f"mad.lo.u32 %f{i}, %lane, 1000, {1 + i};" for i in range(columns)] + _pieces(
         "st", "32x32b", columns, "%taddr", "%f"
