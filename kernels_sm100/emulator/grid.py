@@ -28,8 +28,8 @@ from kernels_sm100.emulator.ptx import Instruction
 from kernels_sm100.emulator.races.global_shadow import GlobalRaces
 from kernels_sm100.errors import Deadlock, LaunchError, sentence
 
-IDLE_ROUNDS = 4_000
-BUDGETS = (1, 3, 20, 200, QUANTUM)
+IDLE_ROUNDS = 1_500
+BUDGETS = (1, 3, 20, 200, 5_000)
 MOST_SHARED = 232_448
 MOST_THREADS = 1024
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def _waits_for(fragment: "Fragment") -> str:
     if fragment.wait is not None:
         return f"waits for {fragment.wait.kind}: {fragment.wait.describe()}"
-    if fragment.diverged:
+    if fragment.held:
         return "waits for lanes of its warp that went another way"
     return "spins, and nothing it can see changes"
 

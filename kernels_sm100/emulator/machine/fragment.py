@@ -32,10 +32,10 @@ class Fragment:
     """Lanes at one place: `mask` is None for all 32.
 
     `pending` is what a barrier remembers of a fragment that has arrived and waits; `jumps` counts
-    jumps back.
+    jumps back. `diverged` is set until another fragment moves, `held` until this one does.
     """
 
-    __slots__ = ("block", "diverged", "jumps", "mask", "pending", "wait")
+    __slots__ = ("block", "diverged", "held", "jumps", "mask", "pending", "wait")
 
     def __init__(self, block: int, mask: Mask | None) -> None:
         self.block = block
@@ -43,6 +43,7 @@ class Fragment:
         self.wait: Wait | None = None
         self.pending: tuple[object, int] | None = None
         self.diverged = False
+        self.held = False
         self.jumps = 0
 
     def order(self) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from kernels_sm100.errors import EmulatorError, MemoryFault, Trap, Uninitialised
 if TYPE_CHECKING:
     from kernels_sm100.emulator.machine.cta import Cta
 
-QUANTUM = 4096  # blocks a warp runs before others get a turn
+QUANTUM = 256  # blocks a warp runs before others get a turn
 SHORTEST = 8  # of a warp that only spins
 SHARED_MASK = 0xFFFFFF  # offset of a shared::cluster address; the rank lies above
 
@@ -114,6 +114,7 @@ class Warp:
                 if alone and used < budget and not self.paused:
                     continue
                 fragment.jumps += block <= fragment.block
+                fragment.held = False
                 fragment.block = block
                 return used
             fragment.block = block
@@ -125,7 +126,7 @@ class Warp:
                 fragment.wait, self.waiting = self.waiting, None
                 return used
             assert result == DIVERGED
-            fragment.diverged = True
+            fragment.diverged = fragment.held = True
             return used
 
     def _split(self, fragment: Fragment, target: int, other: int, taken: Mask) -> None:

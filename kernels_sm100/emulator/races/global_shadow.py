@@ -33,8 +33,13 @@ class Actor(NamedTuple):
 
     @property
     def name(self) -> int:
-        """One number for (cluster, actor)."""
-        return self.cluster << CLUSTER_SHIFT | self.number
+        """One number for (cluster, actor); 0 is nobody."""
+        return (self.cluster << CLUSTER_SHIFT | self.number) + 1
+
+
+def split(name: int) -> tuple[int, int]:
+    """Cluster and actor of a name."""
+    return (name - 1) >> CLUSTER_SHIFT, (name - 1) & ((1 << CLUSTER_SHIFT) - 1)
 
 
 class GlobalConflict(NamedTuple):
@@ -63,9 +68,9 @@ class AllocationShadow:
         """Which of these accesses `me` has not synchronised with."""
         late = np.zeros(names.shape, dtype=np.bool_)
         for name in np.unique(names).tolist():
-            if name == me.name:
+            if name in (0, me.name):
                 continue
-            cluster, actor = name >> CLUSTER_SHIFT, name & ((1 << CLUSTER_SHIFT) - 1)
+            cluster, actor = split(name)
             late |= (names == name) & (epochs > me.clock.knows(me.cluster, cluster, actor))
         return late
 
@@ -74,11 +79,8 @@ class AllocationShadow:
     ) -> GlobalConflict:
         """Describe the first late access."""
         at = int(np.argmax(late))
-        name = int(names[at])
-        actor = name & ((1 << CLUSTER_SHIFT) - 1)
-        return GlobalConflict(
-            what, name >> CLUSTER_SHIFT, actor, int(lines[at]), 4 * int(cells[at])
-        )
+        cluster, actor = split(int(names[at]))
+        return GlobalConflict(what, cluster, actor, int(lines[at]), 4 * int(cells[at]))
 
     def read(self, cells: Array, me: Actor, *, ordered: bool) -> GlobalConflict | None:
         """Note a read; `ordered` if it is relaxed or acquiring: atomics may race with it."""
@@ -89,6 +91,8 @@ class AllocationShadow:
                 late &= self.kind[cells] != ATOMIC
             if np.count_nonzero(late):
                 return self.conflict("read of a write", names, self.line[cells], late, cells)
+        if ordered:
+            return None  # an atomic may follow without order, and a plain store be seen by it
         slot = (me.cluster * 7 + me.number) % SLOTS
         self.reader[slot, cells] = me.name
         self.read_epoch[slot, cells] = me.epoch
