@@ -1,7 +1,11 @@
 """Plans that a few numbers say: full, causal, a sliding window, documents."""
 
+import torch
+
 from maskplan.build.host import Integers, int_array
 from maskplan.build.slices import ABSENT, as_slices, plan_of_slices
+from maskplan.device.closed import band
+from maskplan.device.move import gpu
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
@@ -10,16 +14,23 @@ from maskplan.provenance import Provenance
 ALIGNMENTS = ("top_left", "bottom_right")
 
 
-def full(seqlen_q: int, seqlen_k: int, *, block_size: tuple[int, int] = (128, 128)) -> Plan:
+def full(
+    seqlen_q: int,
+    seqlen_k: int,
+    *,
+    block_size: tuple[int, int] = (128, 128),
+    device: torch.device | str | None = None,
+) -> Plan:
     """Every query sees every key.
 
     Args:
         seqlen_q: SQ, in tokens.
         seqlen_k: SK, in tokens.
         block_size: (bq, bk), in tokens.
+        device: where to make it: a GPU gives a device plan, by default the CPU an exact one.
     """
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
-    return _band(geometry, -ABSENT, ABSENT, Provenance(builder="full"))
+    return _band(geometry, -ABSENT, ABSENT, Provenance(builder="full"), device)
 
 
 def causal(
@@ -28,6 +39,7 @@ def causal(
     *,
     align: str | None = None,
     block_size: tuple[int, int] = (128, 128),
+    device: torch.device | str | None = None,
 ) -> Plan:
     """Each query sees the keys up to its own position.
 
@@ -37,6 +49,7 @@ def causal(
         align: where query and key positions meet, needed when the lengths differ. "top_left":
             query 0 is at key 0; "bottom_right": the last query is at the last key.
         block_size: (bq, bk), in tokens.
+        device: as in `full`.
 
     Raises:
         PlanError: if the lengths differ and `align` is not one of the two.
@@ -44,7 +57,7 @@ def causal(
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
     offset = _offset(geometry, align)
     provenance = Provenance(builder="causal", parameters={} if align is None else {"align": align})
-    return _band(geometry, -ABSENT, offset + 1, provenance)
+    return _band(geometry, -ABSENT, offset + 1, provenance, device)
 
 
 def sliding_window(
@@ -55,6 +68,7 @@ def sliding_window(
     right: int | None,
     align: str | None = None,
     block_size: tuple[int, int] = (128, 128),
+    device: torch.device | str | None = None,
 ) -> Plan:
     """Each query sees the keys from `left` before its own position to `right` after it.
 
@@ -65,6 +79,7 @@ def sliding_window(
         right: keys after, in tokens; None is all of them. (left=w, right=0) is a causal window.
         align: as in `causal`.
         block_size: (bq, bk), in tokens.
+        device: as in `full`.
 
     Raises:
         PlanError: if a side is negative, or the lengths differ and `align` is not given.
@@ -90,7 +105,8 @@ def sliding_window(
     low = -ABSENT if left is None else offset - left
     high = ABSENT if right is None else offset + right + 1
     parameters = sides if align is None else {**sides, "align": align}
-    return _band(geometry, low, high, Provenance(builder="sliding_window", parameters=parameters))
+    provenance = Provenance(builder="sliding_window", parameters=parameters)
+    return _band(geometry, low, high, provenance, device)
 
 
 def documents(
@@ -131,7 +147,16 @@ def documents(
     )
 
 
-def _band(geometry: Geometry, low: int, high: int, provenance: Provenance) -> Plan:
+def _band(
+    geometry: Geometry,
+    low: int,
+    high: int,
+    provenance: Provenance,
+    device: torch.device | str | None,
+) -> Plan:
+    place = gpu(device)
+    if place is not None:
+        return band(geometry, low, high, provenance, place)
     slices = as_slices([(0, geometry.seqlen_q, 0, geometry.seqlen_k, low, high)])
     return plan_of_slices([slices], geometry, provenance)
 

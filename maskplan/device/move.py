@@ -17,6 +17,18 @@ def on_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
+def gpu(device: torch.device | str | None) -> torch.device | None:
+    """`device` with its number, or None where it says the CPU."""
+    if device is None:
+        return None
+    place = torch.device(device)
+    if place.type == "cpu":
+        return None
+    if str(place) == "cuda":
+        return torch.device("cuda", torch.cuda.current_device())
+    return place
+
+
 def as_device_plan(plan: ListsT, device: torch.device) -> ListsT:
     """The arrays of `plan` on a device, with a status word."""
     tile_id = None if plan.tile_id is None else plan.tile_id.to(device)
@@ -33,8 +45,8 @@ def as_device_plan(plan: ListsT, device: torch.device) -> ListsT:
 
 def to_device(plan: ListsT, device: torch.device | str) -> ListsT:
     """`Plan.to`: see there."""
-    place = torch.device(device)
-    if place.type == "cpu":
+    place = gpu(device)
+    if place is None:
         return to_cpu(plan)
     if plan.status is not None and plan.device == place:
         return plan

@@ -1,8 +1,12 @@
 """Sliding tile attention: each tile of queries sees a box of tiles around it."""
 
 import numpy as np
+import torch
 
 from maskplan.build.slices import Slices, boxes, plan_of_slices
+from maskplan.device.closed import TileWindows
+from maskplan.device.move import gpu
+from maskplan.geometry import Geometry
 from maskplan.patterns.grid import Grid, window_on
 from maskplan.patterns.sequence import IntArray, Sequence
 from maskplan.patterns.token_order import TokenOrder
@@ -18,6 +22,7 @@ def sliding_tile(
     pad: bool = False,
     clamp: bool = False,
     queries: str = "all",
+    device: torch.device | str | None = None,
 ) -> Plan:
     """The plan of sliding tile attention, over tokens in tile order.
 
@@ -37,6 +42,8 @@ def sliding_tile(
             not seen; keeps tiles on block boundaries where they do not divide the grid.
         clamp: cut a window that is larger than its axis, rather than refuse it.
         queries: "all", or "video" to leave text out of the queries: SQ is then shorter than SK.
+        device: where to make it: a GPU gives a device plan, without tiles of bits if tiles and text
+            fill whole blocks; by default the CPU gives an exact one.
 
     Raises:
         PlanTypeError: if a size is not three integers.
@@ -49,10 +56,30 @@ def sliding_tile(
     sides = window_on(window, order.tile_grid, clamp=clamp)
     sequence = Sequence(order, queries)
     provenance = sequence.provenance("sliding_tile", tile=order.tile, window=sides, pad=pad)
+    place = gpu(device)
+    if place is not None:
+        geometry = sequence.geometry(block_size)
+        return _windows(sequence, sides, geometry).plan(provenance, place)
     starts, stops = sequence.tiles()
     video = _tile_slices(starts, stops, order.tile_grid, sides)
     slices = sequence.taken(video, sequence.text())
     return plan_of_slices([slices], sequence.geometry(block_size), provenance)
+
+
+def _windows(sequence: Sequence, window: tuple[int, int, int], geometry: Geometry) -> TileWindows:
+    """The same pattern as a device makes it."""
+    order = sequence.order
+    grid = order.grid
+    first = grid.text if grid.text_first else 0
+    return TileWindows(
+        geometry=geometry,
+        query_start=sequence.query_start,
+        video=(first, order.seqlen - (0 if grid.text_first else grid.text)),
+        grid=grid.shape,
+        tile=order.tile,
+        window=window,
+        slots=order.multiple if order.multiple > 1 else 0,
+    )
 
 
 def _tile_slices(

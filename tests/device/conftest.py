@@ -13,6 +13,7 @@ _DISPATCHERS = (
     "maskplan.build.topk.on_gpu",
     "maskplan.build.block_mask.on_gpu",
 )
+_PLACERS = ("maskplan.build.closed_forms.gpu", "maskplan.patterns.sliding_tile.gpu")
 
 
 @pytest.fixture
@@ -28,4 +29,6 @@ def place(monkeypatch) -> torch.device:
     make_it_work()
     for name in _DISPATCHERS:
         monkeypatch.setattr(name, lambda tensor: True)  # noqa: ARG005
+    for name in _PLACERS:
+        monkeypatch.setattr(name, lambda device: device)
     return torch.device("cpu")
