@@ -89,6 +89,28 @@ class ForwardKernel:
         tokens = options.pop("tokens", TILE // self.config.rows_per_token)
         return tables(masks, parts=self.config.parts, tokens=tokens, **options)
 
+    def launch(self, given: Problem, on_launch, *, walk=None, out=None, ctas=1):
+        """Call the host code; O and LSE, which are returned, start as NaN."""
+        batch, seqlen_q, heads, _ = given.q.shape
+        if out is None:
+            o = (batch, seqlen_q, heads, self.config.head_dim_v)
+            out = (
+                aligned(o, given.q.dtype, POISON),
+                aligned((batch, heads, seqlen_q), torch.float32, POISON),
+            )
+        arguments = forward_arguments(
+            self.config,
+            given.q,
+            given.k,
+            given.v,
+            *out,
+            table_tensors(self.tables(given.masks) if walk is None else walk),
+            scale=given.scale,
+            ctas=ctas,
+        )
+        self.compiled.host_program(*arguments, on_launch=on_launch)
+        return out
+
     def run(
         self,
         given: Problem,
@@ -100,32 +122,13 @@ class ForwardKernel:
         seed=0,
         **options,
     ):
-        """Emulate one call; O and LSE start as NaN."""
-        batch, seqlen_q, heads, _ = given.q.shape
-        if out is None:
-            o = (batch, seqlen_q, heads, self.config.head_dim_v)
-            out = (
-                aligned(o, given.q.dtype, POISON),
-                aligned((batch, heads, seqlen_q), torch.float32, POISON),
-            )
-        o, lse = out
-        arguments = forward_arguments(
-            self.config,
-            given.q,
-            given.k,
-            given.v,
-            o,
-            lse,
-            table_tensors(self.tables(given.masks) if walk is None else walk),
-            scale=given.scale,
-            ctas=ctas,
-        )
+        """Emulate one call."""
         reports = []
 
         def launched(launch, memory):
             reports.append(emulate(launch, memory, schedule=schedule, seed=seed, **options))
 
-        self.compiled.host_program(*arguments, on_launch=launched)
+        o, lse = self.launch(given, launched, walk=walk, out=out, ctas=ctas)
         assert len(reports) == 1
         return Outcome(o, lse, reports[0])
 
