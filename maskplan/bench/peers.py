@@ -4,6 +4,7 @@ Lists are made here from the block mask by sorting, and share no code with maskp
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -27,15 +28,25 @@ def one_way(make: Callable[[], Calls], way: str) -> Callable[[], Work]:
     return prepare
 
 
-def by_autograd(tensors: Tensors, attend: Callable[..., Tensor]) -> Calls:
-    """Forward and backward of a differentiable function of q, k, v in maskplan's layout."""
+def by_autograd(
+    tensors: Tensors,
+    attend: Callable[..., Tensor],
+    compiling: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Calls:
+    """Forward and backward of a differentiable function of q, k, v in maskplan's layout.
+
+    The function's first calls are made inside `compiling`.
+    """
 
     def forward() -> Work:
+        with compiling():
+            attend(tensors.q, tensors.k, tensors.v)
         return lambda: attend(tensors.q, tensors.k, tensors.v)
 
     def backward() -> Work:
         leaves = tensors.leaves()
-        out = attend(*leaves)
+        with compiling():
+            out = attend(*leaves)
         return lambda: torch.autograd.grad(out, leaves, tensors.dout, retain_graph=True)
 
     return forward, backward
@@ -81,7 +92,15 @@ def flex(tensors: Tensors, mask: Tensor, block: int) -> Calls:
         out: Tensor = _compiled_flex()(q, k, v, block_mask=block_mask)
         return out.transpose(1, 2)
 
-    return by_autograd(tensors, attend)
+    return by_autograd(tensors, attend, _repeatable)
+
+
+def _repeatable() -> AbstractContextManager[object]:
+    """Code compiled in here may run its backward twice: a benchmark keeps the graph."""
+    from torch._functorch import config
+
+    patched: AbstractContextManager[object] = config.patch(donated_buffer=False)
+    return patched
 
 
 def fa4(tensors: Tensors, mask: Tensor | None = None, block: int = 128) -> Calls:

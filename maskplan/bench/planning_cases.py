@@ -22,6 +22,8 @@ WAN_TOKENS = 75_600
 GRID = (30, 48, 80)  # HunyuanVideo as sliding tile attention runs it: 115,200 tokens
 WINDOW = 8000
 OURS, READ, SCATTER = "maskplan", "indices.max()", "presence by scatter"
+UNSAID, NARROW = "maskplan, blocks may be partial", "maskplan, lists of 128"
+TRANSPOSE_MS = 0.2
 READING = "ours / reading the indices once"
 
 
@@ -67,20 +69,25 @@ def _topk(device: str, sizes: tuple[int, int, int], at_most: float, *, compare: 
     seqlen_q, topk, seqlen_k = sizes
     indices = selection(seqlen_q, seqlen_k, topk, device)
     works = {
-        OURS: _planned(device, partial(topk_lists, indices, seqlen_k)),
+        OURS: _planned(device, partial(topk_lists, indices, seqlen_k, whole=True)),
         READ: _planned(device, indices.max),
     }
     figures = [Figure(label=READING, top=OURS, bottom=READ, at_most=at_most)]
     if compare:
+        works[UNSAID] = _planned(device, partial(topk_lists, indices, seqlen_k, whole=False))
         works[SCATTER] = _planned(device, partial(scattered, indices, seqlen_k // 128))
         figures.append(Figure(label=f"{SCATTER} / ours", top=SCATTER, bottom=OURS))
     return Prepared(works=works, figures=tuple(figures))
 
 
-def topk_lists(indices: Tensor, seqlen_k: int) -> Any:
-    """Padded forward lists with counts."""
-    plan = mp.from_topk(indices, seqlen_k, block_size=(1, 128))
-    return plan.block_sparse_tensors(width=_width(indices.device.type))
+def topk_lists(indices: Tensor, seqlen_k: int, *, whole: bool) -> Any:
+    """Padded forward lists with counts, of keys that are whole blocks of 128.
+
+    With `whole` that is said, and lists are as wide as it makes them; else it is found out.
+    """
+    plan = mp.from_topk(indices, seqlen_k, block_size=(1, 128), whole=whole)
+    width = indices.shape[-1] // 128 if whole else _width(indices.device.type)
+    return plan.block_sparse_tensors(width=width)
 
 
 def scattered(indices: Tensor, blocks: int) -> tuple[Tensor, Tensor]:
@@ -126,12 +133,20 @@ def _transpose_case(density: float) -> Case:
 
 def _transpose(density: float) -> Prepared:
     plan = wan_plan(block_mask(WAN, density, "cuda"))
-    width = WAN[1]
 
-    def work() -> object:
+    def work(width: int) -> object:
         return plan.transpose().block_sparse_tensors(width=width)
 
-    return _timed_alone("cuda", work, 0.2)
+    return Prepared(
+        works={
+            OURS: _planned("cuda", partial(work, WAN[1])),
+            NARROW: _planned("cuda", partial(work, 128)),
+        },
+        figures=(
+            Figure(label="time", top=OURS, at_most=TRANSPOSE_MS),
+            Figure(label="time with lists of 128", top=NARROW, at_most=TRANSPOSE_MS),
+        ),
+    )
 
 
 def _pattern_cases(device: str, at_most: float | None) -> list[Case]:

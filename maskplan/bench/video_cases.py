@@ -64,7 +64,7 @@ def _draw(seqlen_q: int, seqlen_k: int) -> Tensors:
 
 
 def _plan(indices: Tensor, seqlen: int) -> mp.Plan:
-    return mp.from_topk(indices, seqlen, block_size=(1, BLOCK))
+    return mp.from_topk(indices, seqlen, block_size=(1, BLOCK), whole=True)
 
 
 def _ours(tensors: Tensors, indices: Tensor, seqlen: int) -> peers.Calls:

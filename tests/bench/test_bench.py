@@ -333,11 +333,13 @@ def test_sorted_lists_are_the_masks():
 
 def test_peers_and_lists_of_ours_say_the_same():
     indices = selection(6, 1024, 384, "cpu")
-    ours, (counts, blocks) = topk_lists(indices, 1024), scattered(indices, 8)
+    counts, blocks = scattered(indices, 8)
 
-    assert torch.equal(ours.full_block_cnt[0, 0], counts)
-    assert int(ours.mask_block_cnt.sum()) == 0
-    assert torch.equal(ours.full_block_idx[0, 0], blocks[:, : ours.full_block_idx.shape[-1]])
+    for whole in (False, True):
+        lists = topk_lists(indices, 1024, whole=whole)
+        assert torch.equal(lists.full_block_cnt[0, 0], counts)
+        assert int(lists.mask_block_cnt.sum()) == 0
+        assert torch.equal(lists.full_block_idx[0, 0], blocks[:, :3])
 
 
 def test_engines_of_a_cpu_case_agree():
