@@ -39,4 +39,4 @@ def bench(
     )
     print(f"\n{tables(machine, journal.rows())}")
     if left:
-        print(f"\n{len(left)} rows not measured; the same command goes on with them")
+        print(f"\nrows not measured: {len(left)}; the same command goes on with them")
