@@ -106,11 +106,11 @@ def tile_of(
     """
     slab = tile_t * H * W
     t = slot // slab
-    deep = tl.minimum(tile_t, T - t * tile_t)
+    deep = tl.maximum(tl.minimum(tile_t, T - t * tile_t), 1)  # slots past the video divide too
     rest = slot - t * slab
     strip = deep * tile_h * W
     h = rest // strip
-    high = tl.minimum(tile_h, H - h * tile_h)
+    high = tl.maximum(tl.minimum(tile_h, H - h * tile_h), 1)
     rest = rest - h * strip
     run = deep * high * tile_w
     w = rest // run

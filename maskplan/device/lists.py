@@ -4,7 +4,7 @@ Nothing here waits for the device, and every size follows from shapes.
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -99,10 +99,11 @@ def ranks(plan: BlockLists, *, full: bool = False) -> Ranks:
     block = power_of_two(words, 16, 128)
     some = plan.col if plan.tile_id is None else plan.tile_id
     with_full = full and plan.tile_id is not None
-    ranks_kernel[(lines, -(-words // block))](
-        plan.row_ptr, plan.col, some, listed, whole if with_full else listed, before, words,
-        max(plan.axes.cols, 1).bit_length(), FULL=with_full, BLOCK_W=block, num_warps=1,
-    )  # fmt: skip
+    with on_device(listed):
+        ranks_kernel[(lines, -(-words // block))](
+            plan.row_ptr, plan.col, some, listed, whole if with_full else listed, before, words,
+            max(plan.axes.cols, 1).bit_length(), FULL=with_full, BLOCK_W=block, num_warps=1,
+        )  # fmt: skip
     return Ranks(listed=listed, before=before, full=whole)
 
 
@@ -180,6 +181,11 @@ def padded(plan: BlockLists, width: int, *, spt: bool | None = None) -> PaddedLi
         width: of the lists; blocks beyond it are dropped, with status bit 2.
         spt: of a TransposedPlan: None for no write order, else whether it descends.
     """
+    with on_device(plan.col):
+        return _padded(plan, width, spt)
+
+
+def _padded(plan: BlockLists, width: int, spt: bool | None) -> PaddedLists:
     from maskplan.device.lists_triton import padded_kernel
 
     rows = plan.axes.rows
@@ -219,6 +225,11 @@ def padded(plan: BlockLists, width: int, *, spt: bool | None = None) -> PaddedLi
 
 def turned_tiles(plan: BlockLists) -> Tensor:
     """Tiles of a device plan with rows and columns changed over, each in its old place."""
+    with on_device(plan.col):
+        return _turned_tiles(plan)
+
+
+def _turned_tiles(plan: BlockLists) -> Tensor:
     from maskplan.device.lists_triton import turn_tiles_kernel
 
     axes = plan.axes.transposed
@@ -237,6 +248,11 @@ def turned_tiles(plan: BlockLists) -> Tensor:
 
 def transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
     """The lists of a device plan by column, as a plan of the other type."""
+    with on_device(plan.col):
+        return _transposed(plan, kind)
+
+
+def _transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
     from maskplan.device.lists_triton import turned_lists_kernel
 
     axes = plan.axes
@@ -275,8 +291,3 @@ def transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
     return kind(
         pattern_id=plan.pattern_id, row_ptr=row_ptr, col=col, tile_id=tile_id, status=status, **rest
     )
-
-
-def without_tiles(plan: BlockLists) -> BlockLists:
-    """Every listed block full: a superset, for those who ask for one by name."""
-    return replace(plan, tile_id=None, tiles=plan.tiles[:0])

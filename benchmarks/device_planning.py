@@ -1,0 +1,229 @@
+"""What planning costs on a GPU, beside reading the indices once: a table, and a JSON line a row.
+
+Device times are of CUDA graphs, medians of interleaved replays, the L2 cache flushed before each;
+wall times are of eager calls, from the first line of Python to the end of the device's work, with
+nothing flushed. The floor of top-k lists is `indices.max()`, which reads them and does no more.
+Ratios come first; they are of one run.
+
+    python benchmarks/device_planning.py [--json FILE] [--runs 15]
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import maskplan as mp
+
+FLUSH = 256 << 20  # bytes, beyond any L2
+VIDEO = ((131_072, 2_048, 16_384), (524_288, 8_192, 65_536))  # SK, SQ, top-k
+WAN = (40, 591, 75_600)  # heads, blocks of 128, tokens
+TOKENS = 115_200
+
+Work = Callable[[], object]
+
+
+def graph_of(work: Work) -> torch.cuda.CUDAGraph:
+    """`work` captured, after a warm-up on another stream."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph
+
+
+def device_times(works: dict[str, Work], runs: int) -> dict[str, float]:
+    """Median milliseconds of each graph, replayed in turn."""
+    flush = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
+    graphs = {name: graph_of(work) for name, work in works.items()}
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for run in range(runs + 2):
+        for name, graph in graphs.items():
+            flush.zero_()
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            graph.replay()
+            stop.record()
+            torch.cuda.synchronize()
+            if run >= 2:
+                times[name].append(start.elapsed_time(stop))
+    return {name: statistics.median(each) for name, each in times.items()}
+
+
+def wall_times(works: dict[str, Work], runs: int) -> dict[str, tuple[float, float]]:
+    """Median milliseconds of each eager call: until the device is done, and of Python alone."""
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
+    for run in range(runs + 2):
+        for name, work in works.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            work()
+            called = time.perf_counter()
+            torch.cuda.synchronize()
+            if run >= 2:
+                times[name].append((time.perf_counter() - start, called - start))
+    return {
+        name: tuple(1e3 * statistics.median(each) for each in zip(*pairs, strict=True))
+        for name, pairs in times.items()
+    }  # type: ignore[return-value]
+
+
+class Table:
+    """Prints rows, and keeps them as JSON lines."""
+
+    def __init__(self, path: Path | None, runs: int) -> None:
+        self.path, self.runs = path, runs
+        properties = torch.cuda.get_device_properties(0)
+        self.machine = {"gpu": properties.name, "torch": torch.__version__}
+        print(f"{properties.name}, torch {torch.__version__}, medians of {runs} runs, ms")
+        print(f"{'ratio':>7} {'device':>8} {'wall':>8} {'python':>8}")
+
+    def rows(self, title: str, works: dict[str, Work], floor: str | None = None) -> None:
+        """Time `works` and print them; ratios are to the one named `floor`."""
+        print(title)
+        device, wall = device_times(works, self.runs), wall_times(works, self.runs)
+        for name in works:
+            row: dict[str, Any] = {
+                **self.machine,
+                "title": title,
+                "name": name,
+                "ratio": None if floor is None else device[name] / device[floor],
+                "device_ms": device[name],
+                "wall_ms": wall[name][0],
+                "python_ms": wall[name][1],
+            }
+            ratio = "" if floor is None else f"{row['ratio']:.2f}"
+            numbers = " ".join(f"{value:8.4f}" for value in (device[name], *wall[name]))
+            print(f"{ratio:>7} {numbers}  {name}", flush=True)
+            if self.path is not None:
+                with self.path.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+
+
+def lists_of_blocks(queries: int, keys: int, topk: int) -> torch.Tensor:
+    """int32 [1, 1, SQ, topk]: whole blocks of 128 keys, in any order."""
+    generator = torch.Generator("cuda").manual_seed(1)
+    score = torch.rand(queries, keys // 128, device="cuda", generator=generator)
+    blocks = score.argsort(-1)[:, : topk // 128].int()
+    inner = torch.arange(128, dtype=torch.int32, device="cuda")
+    return (blocks[..., None] * 128 + inner).reshape(1, 1, queries, topk)
+
+
+def presence_lists(indices: torch.Tensor, keys: int) -> torch.Tensor:
+    """Block lists the usual way: scatter into a presence matrix, and sort it."""
+    blocks = keys // 128
+    present = torch.zeros(*indices.shape[:3], blocks, dtype=torch.bool, device=indices.device)
+    present.scatter_(3, (indices // 128).long(), value=True)
+    return present.to(torch.int32).argsort(-1, descending=True, stable=True)
+
+
+def topk(table: Table, keys: int, queries: int, count: int) -> None:
+    """Lists of a token each, as packed rows of one query make a Q block."""
+    aligned = lists_of_blocks(queries, keys, count)
+    random = torch.randint(0, keys, aligned.shape, dtype=torch.int32, device="cuda")
+    options = {"block_size": (1, 128)}
+
+    def lists(indices: torch.Tensor, width: str | int = "dense", **more: Any) -> Work:
+        return lambda: mp.from_topk(indices, keys, **options, **more).block_sparse_tensors(
+            width=width
+        )
+
+    works: dict[str, Work] = {
+        "read once: indices.max()": aligned.max,
+        "whole blocks, promised, lists as wide as they are": lists(
+            aligned, count // 128, whole=True
+        ),
+        "whole blocks, promised, dense lists": lists(aligned, whole=True),
+        "whole blocks, exact, dense lists": lists(aligned),
+        "random tokens, exact, dense lists": lists(random),
+        "random tokens, plan alone": lambda: mp.from_topk(random, keys, **options),
+    }
+    if keys < 200_000:
+        works["presence matrix and argsort"] = lambda: presence_lists(aligned, keys)
+    title = f"top-k [{queries}, {count}] of {keys} keys to forward lists"
+    table.rows(title, works, floor="read once: indices.max()")
+    plan = mp.from_topk(aligned, keys, **options, whole=True)
+    table.rows(
+        "its transpose",
+        {
+            "transpose": plan.transpose,
+            "transpose, lists and dQ order": lambda: plan.transpose().block_sparse_tensors(
+                width="dense", spt=False
+            ),
+        },
+    )
+
+
+def masks(table: Table) -> None:
+    """Block masks of a model's heads, forward and backward lists."""
+    heads, blocks, tokens = WAN
+    generator = torch.Generator("cuda").manual_seed(2)
+    mask = torch.rand(1, heads, blocks, blocks, device="cuda", generator=generator) < 0.1
+    plan = mp.from_block_mask(mask, tokens, tokens)
+    table.rows(
+        f"block masks, {heads} x {blocks} x {blocks}, density 0.1",
+        {
+            "plan": lambda: mp.from_block_mask(mask, tokens, tokens),
+            "transpose": plan.transpose,
+            "transpose, 128 slots and dQ order": lambda: plan.transpose().block_sparse_tensors(
+                width=128, spt=False
+            ),
+            "transpose, dense lists and dQ order": lambda: plan.transpose().block_sparse_tensors(
+                width="dense", spt=False
+            ),
+        },
+    )
+
+
+def closed_forms(table: Table) -> None:
+    """Windows over the tokens of a video, one head."""
+    grid = mp.video.Grid(30, 48, 80)
+    options = {"left": 2000, "right": 2000, "device": "cuda"}
+    table.rows(
+        f"patterns over {TOKENS} tokens, one head",
+        {
+            "sliding window, plan": lambda: mp.sliding_window(TOKENS, TOKENS, **options),
+            "sliding window, 128 slots": lambda: mp.sliding_window(
+                TOKENS, TOKENS, **options
+            ).block_sparse_tensors(width=128),
+            "sliding window, dense lists": lambda: mp.sliding_window(
+                TOKENS, TOKENS, **options
+            ).block_sparse_tensors(width="dense"),
+            "sliding tile, plan": lambda: mp.video.sliding_tile(grid, device="cuda"),
+            "sliding tile, dense lists": lambda: mp.video.sliding_tile(
+                grid, device="cuda"
+            ).block_sparse_tensors(width="dense"),
+            "sliding tile, joined to 256 x 128": lambda: mp.video.sliding_tile(
+                grid, device="cuda"
+            ).reblock((256, 128)),
+        },
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="append a JSON line a row")
+    parser.add_argument("--runs", type=int, default=15)
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("no CUDA device")
+    table = Table(given.json, given.runs)
+    for keys, queries, count in VIDEO:
+        topk(table, keys, queries, count)
+        torch.cuda.empty_cache()
+    masks(table)
+    closed_forms(table)
+
+
+if __name__ == "__main__":
+    main()
