@@ -5,6 +5,7 @@ instruction]). Its function takes a warp, its registers and the mask of the lane
 returns what to do next: a block number, BLOCKED, DIVERGED, FINISHED, or a branch that splits lanes.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -178,6 +179,8 @@ class Program:
             emitter.begin(instruction)
             if known.convergent and instruction.predicate is not None:
                 emitter.unknown("a warp-wide instruction without a predicate")
+            if self.strict_tmem_loads:
+                self._check_waited(emitter, instruction)
             known.generate(emitter, instruction, match)
             closed = instruction.op.startswith(("bra", "ret", "exit"))
         if not closed:
@@ -185,6 +188,16 @@ class Program:
             emitter.put(f"return {block + 1 if block + 1 < self.blocks else FINISHED}")
         body = "\n".join(f"    {line}" for line in emitter.lines)
         return f"def block(w, R, m):\n    S = w.specials\n{body}\n"
+
+    def _check_waited(self, emitter: Emitter, instruction: Instruction) -> None:
+        """Refuse an instruction that touches the result of a load nobody waited for."""
+        if instruction.op.startswith("tcgen05.ld"):
+            return
+        named = re.findall(r"%?[A-Za-z_$][\w$]*", " ".join(instruction.arguments))
+        slots = {self.slot(name) for name in named if self.kernel.width_of(name) is not None}
+        if slots:
+            constant = f"frozenset({sorted(slots)})"
+            emitter.put(f"if w.unwaited: w.check_waited({constant}, {instruction.line})")
 
     def _compile(self, block: int, *, masked: bool) -> BlockFunction:
         text = self.source(block, masked=masked)

@@ -1,5 +1,7 @@
 """`cvt`: between integers, f16, bf16 and f32. bf16 are raw 16-bit patterns."""
 
+from typing import Any
+
 import numpy as np
 
 from kernels_sm100.emulator.lanes.types import Lanes
@@ -7,11 +9,17 @@ from kernels_sm100.emulator.lanes.types import Lanes
 F4 = np.dtype("f4")
 U2 = np.dtype("u2")
 U4 = np.dtype("u4")
-ONE = np.full(64, 1, dtype=U4)
-HALF = np.full(64, 0x7FFF, dtype=U4)
-SIXTEEN = np.full(64, 16, dtype=U4)
+ONE, HALF, SIXTEEN = (np.full(64, value, dtype=U4) for value in (1, 0x7FFF, 16))
+SCALARS = (U4.type(1), U4.type(0x7FFF), U4.type(16))
 BF16_NAN = 0x7FFF
 ROUND = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+
+
+def _constants(x: Lanes) -> tuple[Any, Any, Any]:
+    """1, 0x7FFF and 16 to combine with `x`: for lanes as arrays, which NumPy is quicker with."""
+    if x.ndim == 1 and x.size <= 64:
+        return ONE[: x.size], HALF[: x.size], SIXTEEN[: x.size]
+    return SCALARS
 
 
 def bf16_bits(x: Lanes, *, truncate: bool = False) -> Lanes:
@@ -21,18 +29,16 @@ def bf16_bits(x: Lanes, *, truncate: bool = False) -> Lanes:
     '0x3f80'
     """
     raw = np.ascontiguousarray(x).view(U4)
-    at = raw.size
-    rounded = raw
-    if not truncate:
-        rounded = raw + HALF[:at] + ((raw >> SIXTEEN[:at]) & ONE[:at])
-    result = (rounded >> SIXTEEN[:at]).astype(U2)
+    one, half, sixteen = _constants(raw)
+    rounded = raw if truncate else raw + half + ((raw >> sixteen) & one)
+    result = (rounded >> sixteen).astype(U2)
     nan = x != x  # noqa: PLR0124 - only NaN differs from itself, and this is faster than isnan
     return np.where(nan, U2.type(BF16_NAN), result) if np.count_nonzero(nan) else result
 
 
 def bf16_value(raw: Lanes) -> Lanes:
     """bf16 to f32, exactly."""
-    return (raw.astype(U4) << SIXTEEN[: raw.size]).view(F4)
+    return (raw.astype(U4) << _constants(raw)[2]).view(F4)
 
 
 def interleave(high: Lanes, low: Lanes) -> Lanes:

@@ -13,7 +13,6 @@ import numpy as np
 
 from kernels_sm100.emulator.lanes.types import Mask
 
-
 PATIENCE = 64  # jumps back before other lanes of the warp get a turn
 
 

@@ -10,7 +10,6 @@ from kernels_sm100.emulator.races.shadow import ASYNC, GENERIC
 
 if TYPE_CHECKING:
     from kernels_sm100.emulator.machine.bulk import Item
-    from kernels_sm100.emulator.machine.cta import Cta
     from kernels_sm100.emulator.machine.warp import Warp
 
 
@@ -83,7 +82,3 @@ class ClusterRaces(LocalAccesses, GlobalAccesses):
             return
         row = self.clocks[warp.actor].rows[HAPPENED]
         row[actor] = max(row[actor], groups[len(groups) - 1 - left])
-
-    def tmem_allocated(self, cta: "Cta", start: int, count: int) -> None:
-        """New columns: what was there before does not matter."""
-        del cta, start, count

@@ -51,6 +51,12 @@ class LocalAccesses(Relation):
         if found is not None:
             self.conflict(warp, found, me, _column(found), "tcgen05.wait::st")
 
+    def tmem_allocated(self, cta: "Cta", start: int, count: int) -> None:
+        """New columns: the allocator orders them after whoever had them before."""
+        for quarter in range(QUARTERS):
+            first = quarter * COLUMNS + start
+            self.tensor[cta.rank].forget(slice(first, first + count))
+
     def tmem_freed(self, warp: "Warp", start: int, count: int) -> None:
         """Deallocation: as a write, behind every reader."""
         clock, shadow = self.clocks[warp.actor], self.tensor[warp.cta.rank]

@@ -75,6 +75,11 @@ class Shadow:
         self.line[cells] = line
         return None
 
+    def forget(self, cells: slice) -> None:
+        """Cells whose past does not matter any more."""
+        self.epoch[cells] = 0
+        self.reads[:, cells] = 0
+
     def read_chunks(
         self, chunks: Array, me: int, clock: Clock, epoch: int, fence: int, line: int
     ) -> Conflict | None:
