@@ -1,0 +1,64 @@
+"""What is kept and made ready of plans, without a model."""
+
+import pytest
+import torch
+
+import maskplan as mp
+from maskplan.diffusers import source
+from maskplan.video import Grid, TokenOrder
+
+ORDER = TokenOrder.tiles(Grid(2, 3, 5, text=4), (2, 2, 2), pad=True)
+
+
+def test_held_keys_are_tokens_and_unpadded_text():
+    held = source.held_keys(ORDER, (4, 1, 4))
+
+    assert held.shape == (3, ORDER.seqlen)
+    for sample, length in enumerate((4, 1, 4)):
+        for slot, token in enumerate(ORDER.slots.tolist()):
+            assert bool(held[sample, slot]) == (0 <= token < 30 + length)
+    assert torch.equal(source.held_keys(ORDER, ()), held[:1])
+    assert torch.equal(source.held_keys(ORDER, (1, 1)), held[1:2])
+
+
+def test_the_plan_of_held_keys_is_their_columns():
+    held = source.held_keys(ORDER, (4, 1))
+    plan = source.keys_plan(mp.full(ORDER.seqlen, ORDER.seqlen, block_size=(8, 8)), held)
+
+    dense = plan.validate().to_dense()
+    assert dense.shape == (2, 1, ORDER.seqlen, ORDER.seqlen)
+    assert torch.equal(dense, held[:, None, None, :].expand_as(dense))
+
+
+def test_nothing_held_is_an_empty_plan():
+    held = torch.zeros(1, 16, dtype=torch.bool)
+
+    assert not source.keys_plan(mp.full(16, 16, block_size=(8, 8)), held).to_dense().any()
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_plans_for_engines_of_others_are_lowered_ahead(monkeypatch, grad):
+    """On a machine whose flex backend works: here it is said to."""
+    answers = (
+        mp.BackendStatus(name="fa4", reason="no GPU"),
+        mp.BackendStatus(name="flex", reason=None),
+        mp.BackendStatus(name="reference", reason=None),
+    )
+    monkeypatch.setattr(source, "backends", lambda *_, **__: answers)
+    plan = mp.causal(256, 256, block_size=(128, 128))
+    like = torch.empty(1, 1, 6, 32, requires_grad=grad)
+
+    ready = source.ready(plan, like, {"backend": "flex", "deterministic": False})
+
+    lists = ready.lists
+    assert (ready.engine, lists.heads, lists.kv_heads, lists.head_dim) == ("flex", 6, 6, 32)
+    assert (lists.backward is not None) == grad
+
+
+def test_engines_that_cannot_are_left_to_attention_to_refuse():
+    plan = mp.causal(256, 256, block_size=(128, 128))
+    ready = source.ready(plan, torch.empty(1, 1, 2, 32), {"backend": "fa4", "deterministic": False})
+    q = torch.zeros(1, 256, 2, 32)
+
+    with pytest.raises(mp.UnsupportedError, match="fa4"):
+        mp.attention(q, q, q, ready, backend="fa4")
