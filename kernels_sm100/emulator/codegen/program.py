@@ -58,6 +58,7 @@ class Program:
         self.first_read: dict[int, int] = {}
         self._constants: dict[bytes, str] = {}
         self.symbols = self._place_shared(module.shared)
+        self.register_count = len(kernel.registers) + sum(n for _, n in kernel.ranges.values())
         self._check_opcodes()
         self._split()
         self.plain: list[BlockFunction | None] = [None] * (self.blocks + 1)
@@ -210,12 +211,7 @@ class Program:
 
     def registers(self) -> list[Any]:
         """Storage for the registers of one warp; None is never written."""
-        for name in self.kernel.registers:
-            self.slot(name)
-        for prefix, (_, count) in self.kernel.ranges.items():
-            for at in range(count):
-                self.slot(f"{prefix}{at}")
-        return [None] * len(self.slots)
+        return [None] * self.register_count
 
 
 def entry(module: Module, name: str) -> Kernel:
