@@ -28,13 +28,12 @@ def _flat(tensor: Any) -> Any:
 
 def _word(aux: Any, b: Any, h: Any, token: Any, key: Any, block_size: tuple[int, int]) -> Any:
     """Uint32 with the bits of the 32 keys of `key`'s word in its block, for query `token`."""
-    pattern_id, words, before, content, tiles = aux
+    first_line, words, before, content, tiles = aux
     bq, bk = block_size
-    b, h = cutlass.min(b, pattern_id.shape[0] - 1), cutlass.min(h, pattern_id.shape[1] - 1)
-    pattern = Uint32(pattern_id[b, h])
+    b, h = cutlass.min(b, first_line.shape[0] - 1), cutlass.min(h, first_line.shape[1] - 1)
     block = key // bk
-    line = pattern * Uint32(words.shape[1]) + token // bq
-    at = Int32(line * Uint32(words.shape[2]) + block // WORD_BITS)
+    line = Uint32(first_line[b, h]) + token // bq
+    at = Int32(line * Uint32(words.shape[1]) + block // WORD_BITS)
     listed = Uint32(_flat(words)[at])
     bit = block % WORD_BITS
     is_listed = (listed >> bit) & Uint32(1)

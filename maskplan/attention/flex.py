@@ -8,6 +8,7 @@ or patterns is part of the graph: plans of one shape share one compilation.
 
 from functools import lru_cache
 from importlib.util import find_spec
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -101,21 +102,18 @@ def _block_lists(lists: BlockSparseTensors) -> _Lists:
 
 def _tables(lists: EngineLists) -> _Tables:
     bits: Any = lists.bits
-    patterns, rows, width = bits.words.shape
-    lines = patterns * rows
-    flat = [table.reshape(lines, width) for table in (bits.words, bits.before)]
-    if lines == 1:
-        flat = [torch.cat([table, torch.zeros_like(table)]) for table in flat]
-    content = bits.content
-    if len(content) == 1:
-        content = torch.cat([content, torch.zeros_like(content)])
     return (
-        bits.pattern_id,
-        _dynamic(flat[0], 0),
-        _dynamic(flat[1], 0),
-        _dynamic(content, 0),
+        bits.first_line,
+        _dynamic(_several(bits.words), 0),
+        _dynamic(_several(bits.before), 0),
+        _dynamic(_several(bits.content), 0),
         _dynamic(octets_of(bits.tiles), 0),
     )
+
+
+def _several(table: Tensor) -> Tensor:
+    """A table with more than one entry, since a length of 1 is a constant to compilers."""
+    return table if len(table) != 1 else torch.cat([table, table])
 
 
 def _dynamic(tensor: Tensor, axis: int) -> Tensor:
@@ -154,8 +152,7 @@ def flex_function(
     lengths = (q.shape[2], k.shape[2])
     mask_mod: Any = flex.noop_mask
     if tables is not None:
-        rows = -(-lengths[0] // block_size[0])
-        mask_mod = bit_mask(*tables, block_size, rows)
+        mask_mod = bit_mask(*tables, block_size)
     lists: Any = _named("kv", forward, tables is None)
     lists |= _named("q", backward, tables is None)
     mask = flex.BlockMask(seq_lengths=lengths, BLOCK_SIZE=block_size, mask_mod=mask_mod, **lists)
@@ -190,9 +187,16 @@ def _inductor(graph: Any, inputs: Any) -> Any:
 
 
 @lru_cache
-def compiled() -> Any:
-    """`flex_function`, compiled: one for the whole process."""
-    return torch.compile(flex_function, fullgraph=True, backend=_inductor)
+def compiled(*signature: Any) -> Any:
+    """`flex_function`, compiled: one for each signature, which says all that it specialises on.
+
+    A function of its own, so that shapes are constants in it, and its compilations do not add up
+    with those of other shapes to the number at which Dynamo gives up.
+    """
+    name = f"{flex_function.__name__}_{abs(hash(signature))}"
+    code = flex_function.__code__.replace(co_name=name)
+    function = FunctionType(code, globals(), name, flex_function.__defaults__)
+    return torch.compile(function, fullgraph=True, backend=_inductor)
 
 
 def flex_attend(
@@ -231,7 +235,9 @@ def flex_attend(
         )
     forward, backward, made = flex_inputs(lists)
     tables = None if function is None and lists.whole else made
-    call = compiled() if function is None else function
+    call = function
+    if call is None:
+        call = compiled(q.shape, k.shape, v.shape, q.dtype, lists.forward.block_size, scale)
     out, lse = call(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), forward, backward, tables,
         lists.forward.block_size, scale, return_lse,

@@ -25,13 +25,12 @@ def octets_of(tiles: Tensor) -> Tensor:
 
 
 def bit_mask(
-    pattern_id: Tensor,
+    first_line: Tensor,
     words: Tensor,
     before: Tensor,
     content: Tensor,
     octets: Tensor,
     block_size: tuple[int, int],
-    rows: int,
 ) -> MaskMod:
     """A mask_mod (b, h, q, k) -> bool that is True exactly where the plan keeps the pair.
 
@@ -39,19 +38,18 @@ def bit_mask(
     It reads five numbers a pair, and nothing in it depends on how many blocks or tiles there are.
 
     Args:
-        pattern_id: int32 [batch, heads] of the tables.
-        words: int32 [P * M, W].
-        before: int32 [P * M, W].
+        first_line: int32 [batch, heads], as in `RankedBits`.
+        words: int32 [lines, W].
+        before: int32 [lines, W].
         content: int32 [entries + 1].
         octets: uint8 [T + 2, bq, 4 * words of a tile].
         block_size: (bq, bk).
-        rows: M.
     """
-    (bq, bk), batched, headed = block_size, pattern_id.shape[0] > 1, pattern_id.shape[1] > 1
+    (bq, bk), batched, headed = block_size, first_line.shape[0] > 1, first_line.shape[1] > 1
 
     def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        pattern = pattern_id[b if batched else b * 0, h if headed else h * 0]
-        line, block = pattern * rows + q // bq, k // bk
+        first = first_line[b if batched else b * 0, h if headed else h * 0]
+        line, block = first + q // bq, k // bk
         word, bit = block // WORD_BITS, block % WORD_BITS
         present = words[line, word]
         listed = (present >> bit) & 1
@@ -65,16 +63,10 @@ def bit_mask(
 
 def mask_of(bits: RankedBits) -> MaskMod:
     """The mask_mod of a plan's tables."""
-    patterns, rows, width = bits.words.shape
     return bit_mask(
-        bits.pattern_id,
-        bits.words.reshape(patterns * rows, width),
-        bits.before.reshape(patterns * rows, width),
-        bits.content,
-        octets_of(bits.tiles),
+        bits.first_line, bits.words, bits.before, bits.content, octets_of(bits.tiles),
         bits.block_size,
-        rows,
-    )
+    )  # fmt: skip
 
 
 def _bits_set(word: Tensor) -> Tensor:

@@ -251,7 +251,7 @@ def _for_flex(lists: BlockSparseTensors) -> BlockSparseTensors:
 def tables(lists: EngineLists) -> tuple[Tensor, ...]:
     """The tables of the mask function in the order in which engines take them."""
     bits: Any = lists.bits
-    return (bits.pattern_id, bits.words, bits.before, bits.content, bits.tiles)
+    return (bits.first_line, bits.words, bits.before, bits.content, bits.tiles)
 
 
 def _flatten(lists: EngineLists) -> tuple[list[Tensor], str]:

@@ -27,15 +27,15 @@ class RankedBits:
     """Tables by which a mask function finds the bit of a pair; see NOTE [Rank].
 
     Attributes:
-        pattern_id: int32 [batch, heads], as in the plan.
-        words: int32 [P, M, W]: bit i of word w is set if KV block 32 * w + i is listed.
-        before: int32 [P, M, W]: the entry of the first block listed in that word, if any.
+        first_line: int32 [batch, heads]: the line of Q block 0 of each (batch, head).
+        words: int32 [lines, W]: bit i of word w is set if KV block 32 * w + i is listed.
+        before: int32 [lines, W]: the entry of the first block listed in that word, if any.
         content: int32 [entries + 1]: the row of `tiles` of each entry; entry 0 is no block's.
         tiles: int32 [T + 2, bq, words of a tile].
         block_size: (bq, bk), in tokens.
     """
 
-    pattern_id: Tensor
+    first_line: Tensor
     words: Tensor
     before: Tensor
     content: Tensor
@@ -68,13 +68,12 @@ def ranked_bits(plan: Plan) -> RankedBits:
         )
     rows, width = plan.axes.rows, max(-(-plan.axes.cols // WORD_BITS), 1)
     words, before = _ranks(plan, width)
-    shape = (plan.num_patterns if rows else 1, rows, width)
     held = torch.full_like(plan.col, -1) if plan.tile_id is None else plan.tile_id
     rows_of_tiles = torch.where(held < 0, EVERYTHING, held + 2).to(torch.int32)
     return RankedBits(
-        pattern_id=plan.pattern_id,
-        words=words.view(shape),
-        before=before.view(shape),
+        first_line=plan.pattern_id * rows,
+        words=words.view(-1, width),
+        before=before.view(-1, width),
         content=torch.cat([rows_of_tiles.new_zeros(1), rows_of_tiles]),
         tiles=tiles,
         block_size=plan.block_size,
@@ -88,7 +87,7 @@ def _with_constants(tiles: Tensor) -> Tensor:
 
 
 def _ranks(plan: Plan, width: int) -> tuple[Tensor, Tensor]:
-    """(words, before) of the listed blocks, int32 of P * M * W numbers each."""
+    """(words, before) of the listed blocks, int32 of lines * W numbers each."""
     if plan.status is not None:
         from maskplan.device.lists import ranks
 

@@ -154,7 +154,7 @@ def test_each_direction_has_its_own_lists_and_mask(recorder, arch):
     assert forward["block_sparse_tensors"].mask_block_idx is lists.forward.mask_block_idx
     assert backward["block_sparse_tensors"].mask_block_idx is lists.backward.mask_block_idx
     assert not hasattr(backward["block_sparse_tensors"], "dq_write_order")
-    assert [x.__leading_dim__ for x in forward["aux_tensors"]] == [1, 2, 2, 0, 2]
+    assert [x.__leading_dim__ for x in forward["aux_tensors"]] == [1, 1, 1, 0, 2]
 
 
 def test_a_deterministic_backward_says_in_which_order(recorder):

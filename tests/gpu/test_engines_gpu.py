@@ -232,8 +232,8 @@ def test_what_fa4_refuses_on_the_gpu():
     x = torch.randn(1, 256, 1, 64, device="cuda")
     plan = mp.full(256, 256)
     with pytest.raises(mp.UnsupportedError, match="it computes bfloat16 and float16, not float32"):
-        mp.attention(x, x, x, plan, backend="fa4")
+        mp.attention(x, x, x, plan.to("cuda"), backend="fa4")
     if torch.cuda.get_device_capability() == (9, 0):
         half = x.bfloat16()
         with pytest.raises(mp.UnsupportedError, match="no fixed order on SM90"):
-            mp.attention(half, half, half, plan, backend="fa4", deterministic=True)
+            mp.attention(half, half, half, plan.to("cuda"), backend="fa4", deterministic=True)

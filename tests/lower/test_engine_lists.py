@@ -46,14 +46,14 @@ class MaskFunction:
 
     def __call__(self, b: int, h: int, q: int, k: int) -> bool:
         bits, (bq, bk) = self.bits, self.bits.block_size
-        ids = bits.pattern_id
-        pattern = int(ids[min(b, len(ids) - 1), min(h, ids.shape[1] - 1)])
+        first = bits.first_line
         token, block = q // self.rows, k // bk
-        word = int(bits.words[pattern, token // bq, block // 32]) % 2**32
+        line = int(first[min(b, len(first) - 1), min(h, first.shape[1] - 1)]) + token // bq
+        word = int(bits.words[line, block // 32]) % 2**32
         if not word >> block % 32 & 1:
             return False
         below = (word & ((1 << block % 32) - 1)).bit_count()
-        entry = int(bits.before[pattern, token // bq, block // 32]) + below
+        entry = int(bits.before[line, block // 32]) + below
         tile = bits.tiles[int(bits.content[entry])]
         return bool(int(tile[token % bq, k % bk // 32]) >> k % bk % 32 & 1)
 
