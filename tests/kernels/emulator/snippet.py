@@ -96,25 +96,25 @@ def apply(instruction: str, *inputs: np.ndarray, out: type | np.dtype) -> np.nda
     out = np.dtype(out)
     lines, names = [], {}
     for i, value in enumerate(inputs):
-        width = 4 if value.dtype == bool else value.itemsize
+        width = 4 if value.dtype.kind == "b" else value.itemsize
         register = f"{PREFIX[max(width, 2)]}{20 + i}"
         lines.append(f"mad.wide.u32 %d{40 + i}, %r0, {width}, %d{i + 1};")
         lines.append(f"ld.global.b{8 * width} {register}, [%d{40 + i}];")
-        if value.dtype == bool:
+        if value.dtype.kind == "b":
             lines.append(f"setp.ne.b32 %p{20 + i}, {register}, 0;")
             register = f"%p{20 + i}"
         names["abcefg"[i]] = register
-    width = 4 if out == bool else out.itemsize
-    names["d"] = "%p10" if out == bool else f"{PREFIX[max(width, 2)]}10"
+    width = 4 if out.kind == "b" else out.itemsize
+    names["d"] = "%p10" if out.kind == "b" else f"{PREFIX[max(width, 2)]}10"
     for name, register in names.items():
         instruction = instruction.replace(f"${name}", register)
     lines.append(instruction)
-    if out == bool:
+    if out.kind == "b":
         lines.append("selp.b32 %r10, 1, 0, %p10;")
         names["d"] = "%r10"
     lines.append(f"mad.wide.u32 %d50, %r0, {width}, %d0;")
     lines.append(f"st.global.b{8 * width} [%d50], {names['d']};")
-    result = np.zeros(32, dtype=np.uint32 if out == bool else out)
-    arrays = [x.astype(np.uint32) if x.dtype == bool else x for x in inputs]
+    result = np.zeros(32, dtype=np.uint32 if out.kind == "b" else out)
+    arrays = [x.astype(np.uint32) if x.dtype.kind == "b" else x for x in inputs]
     run("\n".join(lines), result, *arrays)
-    return result.astype(bool) if out == bool else result
+    return result.astype(bool) if out.kind == "b" else result

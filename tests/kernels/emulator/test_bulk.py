@@ -302,7 +302,7 @@ def test_copies_in_groups(schedule, taken, kept):
 def test_reading_a_copy_without_its_wait(wait):
     body = ASYNC.replace("TAKEN", "16").replace(wait, "")
 
-    with pytest.raises(RaceError, match="cp.async of warp 0"):
+    with pytest.raises(RaceError, match=r"cp.async of warp 0"):
         run(body, aligned((32, 2), np.float32), numbers())
     with pytest.raises(UninitialisedRead):
         run(body, aligned((32, 2), np.float32), numbers(), schedule="lazy", races=False)

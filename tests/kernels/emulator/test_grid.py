@@ -68,7 +68,7 @@ def test_one_resident_cta_at_a_time_suffices_in_order():
 
 @pytest.mark.parametrize(("acquire", "release"), [("relaxed", "release"), ("acquire", "relaxed")])
 def test_a_semaphore_without_order_is_a_race(acquire, release):
-    with pytest.raises(RaceError, match="race: .* byte 0 of 'a1'"):
+    with pytest.raises(RaceError, match=r"race: .* byte 0 of 'a1'"):
         chain(acquire, release)
 
 
@@ -91,7 +91,7 @@ def test_waiting_for_a_cta_that_is_not_resident():
     body = body.replace("ACQUIRE", "acquire").replace("RELEASE", "release")
 
     run(body, np.zeros(1, "u4"), np.zeros(64, "u4"), grid=4, threads=64)
-    with pytest.raises(Deadlock, match="(?s)livelock in .* spins, and nothing it can see changes"):
+    with pytest.raises(Deadlock, match=r"(?s)livelock in .* spins, and nothing it can see changes"):
         run(body, np.zeros(1, "u4"), np.zeros(64, "u4"), grid=4, threads=64, ctas_resident=2)
 
 
@@ -165,7 +165,7 @@ def test_ctas_of_a_cluster_write_into_each_other(schedule):
 
 
 def test_remote_barriers_need_the_fence_of_their_initialisation():
-    with pytest.raises(MissingFence, match="fence.mbarrier_init"):
+    with pytest.raises(MissingFence, match=r"fence.mbarrier_init"):
         run(REMOTE.replace("FENCE", ""), np.zeros(2, "u4"), grid=2, cluster=2)
 
 

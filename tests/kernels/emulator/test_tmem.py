@@ -198,6 +198,6 @@ def test_strict_loads_have_to_be_waited_for():
     run(body, strict_tmem_loads=True)
     run(body.replace(WAIT_LD, ""))
     with pytest.raises(
-        UninitialisedRead, match="result of tcgen05.ld that is used before tcgen05.wait::ld"
+        UninitialisedRead, match=r"result of tcgen05.ld that is used before tcgen05.wait::ld"
     ):
         run(body.replace(WAIT_LD, ""), strict_tmem_loads=True)

@@ -157,7 +157,6 @@ def multiply(
     group: int = 1,
     mma: str = MMA,
     edit=lambda text: text,
-    tile: int | None = None,
     columns: int | None = None,
     **options,
 ):
@@ -321,7 +320,7 @@ def test_a_from_tensor_memory(schedule):
 
 
 def test_a_in_tensor_memory_needs_the_wait_for_its_stores():
-    with pytest.raises(MissingFence, match="missing tcgen05.wait::st, tensor memory column 128"):
+    with pytest.raises(MissingFence, match=r"missing tcgen05.wait::st, tensor memory column 128"):
         from_tmem(wait=False)
 
 
