@@ -1,14 +1,11 @@
 """Every mutant of two tutorial kernels is killed, but for those that are argued away here."""
 
 import pytest
-import torch
 
 pytest.importorskip("cutlass", reason="kernels are written in CuTe DSL (extra sm100)")
 
 from kernels_sm100.emulator.mutation import kill_rates
-from kernels_sm100.launch import compile_kernel
-from tests.kernels.mutation.tried import table, verdicts
-from tests.kernels.tutorial import gemm, ring
+from tests.kernels.mutation.subjects import gemm_subject, ring_subject, table
 
 # Not modelled: lanes of a warp are one actor, so that what they do to each other is not seen.
 NOT_MODELLED = {"warp sync", "tmem wait"}
@@ -23,15 +20,7 @@ def survivors(found):
 
 
 def test_a_ring(compile_cache):
-    program = compile_kernel(ring.build, ring.RingConfig(), cache=compile_cache).host_program
-    generator = torch.Generator().manual_seed(0)
-    x, out = torch.randint(-9, 9, (50, 128), generator=generator).float(), torch.zeros(128)
-
-    def reset():
-        out.fill_(torch.nan)
-        return x, out
-
-    found = verdicts(program, reset, lambda: torch.equal(out, x.sum(0)), unwritten=["out"])
+    found = ring_subject(compile_cache).verdicts()
     rates = kill_rates(found)
 
     # CuTe unrolls the loop by four: two of the producer's five waits are executed once, on stages
@@ -44,21 +33,7 @@ def test_a_ring(compile_cache):
 
 
 def test_a_product(compile_cache):
-    config = gemm.GemmConfig()
-    program = compile_kernel(gemm.build, config, cache=compile_cache).host_program
-    generator = torch.Generator().manual_seed(0)
-    a = torch.randint(-8, 9, (128, 5 * config.k), generator=generator).bfloat16()
-    b = torch.randint(-8, 9, (config.n, 5 * config.k), generator=generator).bfloat16()
-    c = torch.zeros(128, config.n)
-
-    def reset():
-        c.fill_(torch.nan)
-        return a, b, c
-
-    def right():
-        return torch.equal(c, a.float() @ b.float().T)
-
-    found = verdicts(program, reset, right, unwritten=["c"])
+    found = gemm_subject(compile_cache).verdicts()
     rates = kill_rates(found)
 
     # As above; and the commit that would free the last stage, which nobody waits for.
