@@ -1,7 +1,7 @@
 """Bulk copies and reductions without a tensor map, and the groups that bulk stores form.
 
-NOTE [Bulk groups]: groups belong to a thread. Here they are kept by the first running lane, so a
-wait by another lane than the one that committed waits for nothing, as on hardware.
+NOTE [Bulk groups]: groups belong to a thread, so a wait by another lane than the one that committed
+waits for nothing, here as on hardware.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -42,43 +42,45 @@ class BulkGroups:
         return len(self.groups)
 
 
-def _lane(mask: Mask | None) -> int:
-    return 0 if mask is None else int(np.argmax(mask))
+def groups_of(warp: "Warp", lane: int) -> BulkGroups:
+    """The bulk groups of a lane."""
+    found: BulkGroups = warp.bulk.setdefault(lane, BulkGroups())
+    return found
 
 
-def open_item(warp: "Warp") -> Item:
-    """A bulk store that the current lane issues."""
+def open_item(warp: "Warp", lane: int) -> Item:
+    """A bulk store that a lane issues."""
     item = Item()
-    lane = _lane(warp.current.mask)
-    warp.bulk.setdefault(lane, BulkGroups()).open.append(item)
+    groups_of(warp, lane).open.append(item)
     return item
 
 
 def commit(warp: "Warp", mask: Mask | None) -> None:
-    """`cp.async.bulk.commit_group`."""
-    groups = warp.bulk.setdefault(_lane(mask), BulkGroups())
-    groups.groups.append(groups.open)
-    groups.open = []
-    if warp.races is not None:
-        warp.races.commit_stores(warp, _lane(mask), groups.groups[-1])
+    """`cp.async.bulk.commit_group`, by each running lane."""
+    for lane in running(mask):
+        groups = groups_of(warp, lane)
+        groups.groups.append(groups.open)
+        groups.open = []
+        if warp.races is not None:
+            warp.races.commit_stores(warp, lane, groups.groups[-1])
 
 
 def wait(warp: "Warp", left: int, read: bool, mask: Mask | None) -> bool:
-    """`cp.async.bulk.wait_group`: True to block."""
-    lane = _lane(mask)
-    groups = warp.bulk.setdefault(lane, BulkGroups())
-    if groups.outstanding() > left:
-        return warp.block_on(
-            Wait(
-                "bulk group",
-                lambda: groups.outstanding() <= left,
-                lambda: (
-                    f"bulk groups of lane {lane}: {len(groups.groups)} outstanding, {left} allowed"
-                ),
-            )
-        )
+    """`cp.async.bulk.wait_group`, by each running lane: True to block."""
+    lanes = [(lane, groups_of(warp, lane)) for lane in running(mask)]
+
+    def ready() -> bool:
+        return all(groups.outstanding() <= left for _, groups in lanes)
+
+    def describe() -> str:
+        most = max(len(groups.groups) for _, groups in lanes)
+        return f"{most} bulk groups outstanding, {left} allowed"
+
+    if not ready():
+        return warp.block_on(Wait("bulk group", ready, describe))
     if warp.races is not None:
-        warp.races.wait_stores(warp, lane, left, read=read)
+        for lane, _ in lanes:
+            warp.races.wait_stores(warp, lane, left, read=read)
     return False
 
 
@@ -227,17 +229,23 @@ def store(
         _check(warp, count, destination=to, source=origin)
         found, start = generic.locate(warp, to, count, "bulk store")
         shared.check_range(warp, warp.cta.shared, origin, count, "bulk store")
-        _store_one(warp, found, start, origin, count, how)
+        _store_one(warp, lane, found, start, origin, count, how)
         name = "bulk_store" if how is None else "bulk_reduce"
         warp.grid.report.counts[name] += 1
         warp.grid.report.counts[f"{name}_bytes"] += count
 
 
 def _store_one(
-    warp: "Warp", found: Any, start: int, origin: int, size: int, how: tuple[str, str] | None
+    warp: "Warp",
+    lane: int,
+    found: Any,
+    start: int,
+    origin: int,
+    size: int,
+    how: tuple[str, str] | None,
 ) -> None:
     memory = warp.cta.shared
-    item = open_item(warp)
+    item = open_item(warp, lane)
     if warp.races is not None:
         access = warp.races.issue_store(warp, item)
         cells = slice(origin // 4, (origin + size) // 4)

@@ -225,14 +225,16 @@ def store(
         offset = key[1] & 0xFFFFFF
         size = tensor.box_bytes * len(boxes)
         _check_place(warp, warp.cta.shared, offset, size)
-        _store_one(warp, offset, boxes, size, op)
+        _store_one(warp, lane, offset, boxes, size, op)
         warp.grid.report.counts["tma_store"] += 1
         warp.grid.report.counts["tma_store_bytes"] += size
 
 
-def _store_one(warp: "Warp", offset: int, boxes: list[Box], size: int, op: str | None) -> None:
+def _store_one(
+    warp: "Warp", lane: int, offset: int, boxes: list[Box], size: int, op: str | None
+) -> None:
     tensor, cta = boxes[0].tensor, warp.cta
-    item = bulk.open_item(warp)
+    item = bulk.open_item(warp, lane)
     if warp.races is not None:
         access = warp.races.issue_store(warp, item)
         warp.races.async_shared(access, cta, slice(offset // 4, (offset + size) // 4), write=False)

@@ -326,3 +326,19 @@ def test_copies_arrive_at_a_barrier(schedule):
     run(body, out, a, schedule=schedule)
 
     np.testing.assert_array_equal(out, a[:32])
+
+
+def test_groups_belong_to_the_lane_that_commits():
+    body = STORE.replace("FORM", COPY).replace(
+        "setp.eq.u32 %p1, %r0, 0;", "setp.eq.u32 %p1, %r0, 5;"
+    )
+    a, out = numbers(), aligned((128,), np.float32)
+
+    run(body, out, a, schedule="lazy")
+    np.testing.assert_array_equal(out, a)
+
+    other = body.replace(
+        "@%p1 cp.async.bulk.wait", "setp.eq.u32 %p1, %r0, 6;\n@%p1 cp.async.bulk.wait"
+    )
+    with pytest.raises(RaceError, match="write over a read"):
+        run(other, out, a)
