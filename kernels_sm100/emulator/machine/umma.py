@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 DEPTH = 16  # K of kind::f16
+ONE_THREAD = 1 << 18  # multiplications that OpenBLAS does not spread over threads
 A_COLUMNS = 8  # columns that A takes in tensor memory, two elements in each
 
 
@@ -191,7 +192,7 @@ class Half:
         columns = slice(self.column, self.column + self.columns)
         for lanes, rows, of_b in self._lanes():
             lhs = self._from_tmem(warp, lanes) if fetched is None else fetched[rows]
-            product = lhs @ rhs[of_b].T
+            product = _product(lhs, rhs[of_b].T)
             if self.shape.negative:
                 product = -product
             target = memory.data[lanes, columns]
@@ -215,6 +216,14 @@ class Half:
             _unwritten(warp, "A operand", self.a_column)
         words = np.ascontiguousarray(memory.data[lanes, columns])
         return as_float(words.view(np.uint16), self.shape.a_kind)
+
+
+def _product(lhs: Array, rhs: Array) -> Array:
+    """Matrix product, in pieces so small that BLAS stays in this thread: its others would spin."""
+    rows = max(ONE_THREAD // (DEPTH * rhs.shape[1]), 1)
+    if rows >= len(lhs):
+        return lhs @ rhs
+    return np.concatenate([lhs[at : at + rows] @ rhs for at in range(0, len(lhs), rows)])
 
 
 def _unwritten(warp: "Warp", what: str, column: int) -> None:
