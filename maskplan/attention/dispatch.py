@@ -6,7 +6,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from maskplan.attention import operators
+from maskplan.attention import direct, operators
 from maskplan.attention.call import AttentionCall, checked, plain_scale
 from maskplan.attention.choice import BACKENDS, BackendStatus, decide, metadata, named, status
 from maskplan.attention.dispatch_keys import in_transform
@@ -125,20 +125,18 @@ def run(
     if isinstance(known, Plan) and (cache is not None or "plan" not in chosen.ENGINES):
         known = _lowered(known, chosen, facts, cache)
         packed = known.packed
-    if chosen.OPERATOR:
-        transformed = not torch.compiler.is_compiling() and in_transform()
-        call: Any = operators.TransformedAttention.apply if transformed else operators.attention
-        out, lse = call(
-            q, k, v, packed.tensors, packed.spec, name, factor, layout, backward, deterministic
-        )
-        return name, out, lse
-    assert isinstance(known, LoweredPlan), "what it runs is lowered"
-    out, lse = chosen.attend(
-        AttentionCall(
+    if isinstance(known, LoweredPlan) and (not chosen.OPERATOR or direct.possible(q, k, v)):
+        made = AttentionCall(
             q=q, k=k, v=v, lowered=known, scale=factor, layout=layout, backward=backward,
             deterministic=deterministic,
-        )
-    )  # fmt: skip
+        )  # fmt: skip
+        out, lse = direct.attention(made, name) if chosen.OPERATOR else chosen.attend(made)
+        return name, out, lse
+    transformed = not torch.compiler.is_compiling() and in_transform()
+    call: Any = operators.TransformedAttention.apply if transformed else operators.attention
+    out, lse = call(
+        q, k, v, packed.tensors, packed.spec, name, factor, layout, backward, deterministic
+    )
     return name, out, lse
 
 

@@ -32,3 +32,9 @@ def hooks_allowed() -> bool:
     """Whether saved-tensor hooks, which checkpoints are, may be used; torch.func forbids them."""
     allowed: bool = _bindings._autograd._saved_tensors_hooks_is_enabled()  # noqa: SLF001
     return allowed
+
+
+def unobserved() -> bool:
+    """Whether no transform and no mode looks at the operators that are called."""
+    modes: int = _bindings._len_torch_dispatch_stack() + _bindings._len_torch_function_stack()  # noqa: SLF001
+    return modes == 0 and not in_transform()

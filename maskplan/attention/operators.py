@@ -62,20 +62,26 @@ def _laid_out(tensor: Tensor, layout: str) -> Tensor:
     return room(tensor, int(tensor.shape[3]), tensor.dtype, layout).copy_(tensor)
 
 
+def dense_forward(call: AttentionCall, backend: str) -> tuple[Tensor, Tensor]:
+    """(out, lse) of a backend, dense in the layout of the call."""
+    out, lse = named(backend).forward(call)
+    return _laid_out(out, call.layout), lse.contiguous()
+
+
 def _run_forward(
     q: Tensor, k: Tensor, v: Tensor, plan: Sequence[Tensor], spec: str, backend: str, scale: float,
     layout: str, backward: str, deterministic: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     call = _call(q, k, v, plan, spec, scale, layout, backward, deterministic)
-    out, lse = named(backend).forward(call)
-    return _laid_out(out, layout), lse.contiguous()
+    return dense_forward(call, backend)
 
 
-def _run_backward(
+def run_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
     plan: Sequence[Tensor], spec: str, backend: str, scale: float, layout: str, backward: str,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """`maskplan::attention_backward` of tensors that carry no graph."""
     call = _call(q, k, v, plan, spec, scale, layout, backward, deterministic)
     dq, dk, dv = named(backend).backward(call, out, lse, dout, dlse)
     return _laid_out(dq, layout), _laid_out(dk, layout), _laid_out(dv, layout)
@@ -107,7 +113,7 @@ def _below(operator: Any, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
     return results
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
+def save(ctx: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
     """Keep what the backward needs; see NOTE [What is saved]."""
     q, k, v, plan, *ctx.rest = inputs
     ctx.beside = plan if any(tensor.is_inference() for tensor in plan) else None
@@ -115,7 +121,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> Non
     ctx.set_materialize_grads(False)
 
 
-def _gradients(
+def gradients(
     ctx: Any, dout: Tensor | None, dlse: Tensor | None, operator: Any
 ) -> tuple[Tensor | None, ...]:
     """Gradients of every input of the forward, by `operator`."""
@@ -135,12 +141,12 @@ class _Attention(Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         results = _below(attention, inputs)
-        _save(ctx, inputs, results)
+        save(ctx, inputs, results)
         return results
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _gradients(ctx, dout, dlse, attention_backward)
+        return gradients(ctx, dout, dlse, attention_backward)
 
 
 class _Gradients(Function):
@@ -182,12 +188,12 @@ class TransformedAttention(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep what the backward needs."""
-        _save(ctx, inputs, output)
+        save(ctx, inputs, output)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
         """Gradients of every input; the transforms ask for their graph, used or not."""
-        return _gradients(ctx, dout, dlse, _TransformedGradients.apply)
+        return gradients(ctx, dout, dlse, _TransformedGradients.apply)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -230,7 +236,7 @@ def _autograd_kernel(
 
 
 _library.impl("attention", _run_forward, "CompositeExplicitAutograd")
-_library.impl("attention_backward", _run_backward, "CompositeExplicitAutograd")
+_library.impl("attention_backward", run_backward, "CompositeExplicitAutograd")
 for _name, _operator, _function, _count in (
     ("attention", attention, _Attention, 3),
     ("attention_backward", attention_backward, _Gradients, 7),
