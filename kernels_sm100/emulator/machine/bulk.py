@@ -35,6 +35,7 @@ class BulkGroups:
     def __init__(self) -> None:
         self.open: list[Item] = []
         self.groups: list[list[Item]] = []
+        self.unread = 0  # groups that no wait says have read their source
 
     def outstanding(self) -> int:
         """Groups of which a store is not done."""
@@ -60,6 +61,7 @@ def commit(warp: "Warp", mask: Mask | None) -> None:
     for lane in running(mask):
         groups = groups_of(warp, lane)
         groups.groups.append(groups.open)
+        groups.unread += bool(groups.open or groups.unread)
         groups.open = []
         if warp.races is not None:
             warp.races.commit_stores(warp, lane, groups.groups[-1])
@@ -78,6 +80,8 @@ def wait(warp: "Warp", left: int, read: bool, mask: Mask | None) -> bool:
 
     if not ready():
         return warp.block_on(Wait("bulk group", ready, describe))
+    for _, groups in lanes:
+        groups.unread = min(groups.unread, left)
     if warp.races is not None:
         for lane, _ in lanes:
             warp.races.wait_stores(warp, lane, left, read=read)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from kernels_sm100.emulator.grid import Grid
     from kernels_sm100.emulator.machine.cluster import Cluster
 
+# Hardware seems to keep the memory until they have: FlashAttention-4's backward relies on it.
+UNREAD = "exit of a warp whose bulk stores may still read shared memory"
+
 
 class Cta:
     """One CTA.
@@ -63,3 +66,6 @@ class Cta:
                     remedy="deallocate it in the warp that allocated it, behind the last reader",
                 )
             )
+        for warp in self.warps:
+            if any(groups.unread or groups.open for groups in warp.bulk.values()):
+                self.grid.report.warnings[UNREAD] += 1

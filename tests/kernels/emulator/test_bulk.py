@@ -342,3 +342,17 @@ def test_groups_belong_to_the_lane_that_commits():
     )
     with pytest.raises(RaceError, match="write over a read"):
         run(other, out, a)
+
+
+@pytest.mark.parametrize(
+    "old",
+    ["@%p1 cp.async.bulk.wait_group.read 0;", "@%p1 cp.async.bulk.commit_group;"],
+)
+def test_exit_before_a_store_has_read_its_source(old):
+    body = STORE.replace("FORM", COPY).replace(old, "")
+    body = body[: body.rindex("bar.warp.sync")]  # nothing overwrites the source
+
+    report = run(body, aligned((128,), np.float32), numbers())
+
+    assert report.warnings == {"exit of a warp whose bulk stores may still read shared memory": 1}
+    assert not run(STORE.replace("FORM", COPY), aligned((128,), np.float32), numbers()).warnings
