@@ -123,7 +123,7 @@ def presence_lists(indices: torch.Tensor, keys: int) -> torch.Tensor:
     blocks = keys // 128
     present = torch.zeros(*indices.shape[:3], blocks, dtype=torch.bool, device=indices.device)
     present.scatter_(3, (indices // 128).long(), value=True)
-    return present.to(torch.int32).argsort(-1, descending=True, stable=True)
+    return torch.argsort(present.to(torch.int32), dim=-1, descending=True, stable=True)
 
 
 def topk(table: Table, keys: int, queries: int, count: int) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from maskplan.device.lists import (
     check_room,
-    emitted,
+    listing,
     on_device,
     power_of_two,
     row_pointers,
@@ -156,9 +156,10 @@ class TileWindows:
                 listed, full, counts, *lengths, width, blocks, *numbers,
                 BLOCK_Q=bq, BLOCK_K=bk, BLOCK_W=power_of_two(width, 1, 32),
             )  # fmt: skip
-            row_ptr = row_pointers(counts, capacity, status)
             kind = 0 if self.all_full else 2
-            col, tile_id = emitted(listed, full, row_ptr, blocks, capacity, tiles=kind)
+            row_ptr, col, tile_id = listing(
+                listed, full, counts, blocks, capacity, status, tiles=kind
+            )
             room = capacity if kind else 0
             tiles = torch.empty(room, bq, words, dtype=torch.int32, device=device)
             if kind:

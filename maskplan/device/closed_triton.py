@@ -84,8 +84,8 @@ def band_kernel(
         block = first + number
         block = tl.where(block < full, block, block + (full_stop - full))
         left = block * BLOCK_K
-        for start in range(0, BLOCK_Q * WORDS, CHUNK):
-            at = start + tl.arange(0, CHUNK)
+        for offset in range(0, BLOCK_Q * WORDS, CHUNK):
+            at = offset + tl.arange(0, CHUNK)
             query = row * BLOCK_Q + at // WORDS
             key = left + (at % WORDS) * 32
             width = tl.minimum(left + BLOCK_K, seqlen_k) - key
@@ -192,8 +192,10 @@ def count_windows_kernel(
         has_video = inside & (k_start < k_stop)
         k_start = tl.where(has_video, k_start, 0)
         k_stop = tl.where(has_video, k_stop, 1)
-        k_first, _, _ = tile_of(k_start, T, H, W, tile_t, tile_h, tile_w, tiles_h, tiles_w, padded)
-        k_last, _, _ = tile_of(
+        k_first, k_begin, k_tokens = tile_of(
+            k_start, T, H, W, tile_t, tile_h, tile_w, tiles_h, tiles_w, padded
+        )
+        k_last, k_begin, k_tokens = tile_of(
             k_stop - 1, T, H, W, tile_t, tile_h, tile_w, tiles_h, tiles_w, padded
         )
         most = tl.max(tl.max(tl.where(has_video, k_last - k_first, -1), 1), 0)
@@ -204,13 +206,14 @@ def count_windows_kernel(
         for step in range(most + 1):
             key = k_first + step
             there = has_video & (key <= k_last)
-            start, tokens = tile_start(
+            k_begin, k_tokens = tile_start(
                 key, T, H, W, tile_t, tile_h, tile_w, tiles_h, tiles_w, padded
             )
-            held = there & (tl.maximum(start, k_start) < tl.minimum(start + tokens, k_stop))
+            held = there & (tl.maximum(k_begin, k_start) < tl.minimum(k_begin + k_tokens, k_stop))
             token_k |= held.to(tl.int32)
-            short = there & (padded > 0) & (k_stop > start + tokens)
-            lacking |= (short & (tl.maximum(start + tokens, k_start) < start + padded)).to(tl.int32)
+            short = there & (padded > 0) & (k_stop > k_begin + k_tokens)
+            short = short & (tl.maximum(k_begin + k_tokens, k_start) < k_begin + padded)
+            lacking |= short.to(tl.int32)
         for query in range(q_first, q_last + 1):
             start, tokens = tile_start(
                 query, T, H, W, tile_t, tile_h, tile_w, tiles_h, tiles_w, padded
@@ -262,21 +265,21 @@ def window_tiles_kernel(
                 slot = (query_start + row * BLOCK_Q + i).to(tl.int32)
                 real_q = (i < BLOCK_Q) & (row * BLOCK_Q + i < seqlen_q)
                 video_q = (slot >= video_start) & (slot < video_stop)
-                own = tl.where(video_q, slot - video_start, 0)
-                query, start, tokens = tile_of(
-                    own, T, H, W, tile_t, tile_h, tile_w, tiles_h, tiles_w, padded
+                place_q = tl.where(video_q, slot - video_start, 0)
+                query, start_q, tokens_q = tile_of(
+                    place_q, T, H, W, tile_t, tile_h, tile_w, tiles_h, tiles_w, padded
                 )
-                real_q = real_q & (~video_q | (own < start + tokens))
+                real_q = real_q & (~video_q | (place_q < start_q + tokens_q))
                 for word_of in range(WORDS):
                     within = word_of * 32 + bit
                     place = left + within
                     real_k = (within < BLOCK_K) & (place < seqlen_k)
                     video_k = (place >= video_start) & (place < video_stop)
-                    own = tl.where(video_k, place - video_start, 0)
-                    key, start, tokens = tile_of(
-                        own, T, H, W, tile_t, tile_h, tile_w, tiles_h, tiles_w, padded
+                    place_k = tl.where(video_k, place - video_start, 0)
+                    key, start_k, tokens_k = tile_of(
+                        place_k, T, H, W, tile_t, tile_h, tile_w, tiles_h, tiles_w, padded
                     )
-                    real_k = real_k & (~video_k | (own < start + tokens))
+                    real_k = real_k & (~video_k | (place_k < start_k + tokens_k))
                     seen = sees(
                         query[:, None], key[None, :], tiles_t, tiles_h, tiles_w,
                         window_t, window_h, window_w,

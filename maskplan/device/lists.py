@@ -18,11 +18,14 @@ from maskplan.plan import BlockLists, Plan, TransposedPlan
 KindT = TypeVar("KindT", Plan, TransposedPlan)
 
 _SCAN, _FILL = 2048, 1024
+_FEW_LINES = 4096  # up to which a program adds up the counts before its own, to save a launch
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[object]:
     """The GPU of `tensor` as the current one: Triton starts kernels there, whatever they touch."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+    if tensor.is_cuda and tensor.device.index != torch.cuda.current_device():
+        return torch.cuda.device(tensor.device)
+    return nullcontext()
 
 
 def words_of(cols: int) -> int:
@@ -134,30 +137,44 @@ def counted(listed: Tensor) -> tuple[Tensor, Tensor]:
     return before, counts
 
 
-def emitted(
-    listed: Tensor, full: Tensor | None, row_ptr: Tensor, cols: int, capacity: int, *, tiles: int
-) -> tuple[Tensor, Tensor | None]:
-    """(col, tile_id) int32 [capacity] of lists given as bits.
+def listing(
+    listed: Tensor,
+    full: Tensor | None,
+    counts: Tensor,
+    cols: int,
+    capacity: int,
+    status: Tensor,
+    *,
+    tiles: int,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(row_ptr int64 [lines + 1], col, tile_id int32 [capacity]) of lists given as bits.
 
     Args:
         listed: int32 [lines, words].
         full: int32 as `listed`, or None where `tiles` is 0.
-        row_ptr: int64 [lines + 1].
+        counts: int32 [lines], bits set in each line.
         cols: columns of a line.
-        capacity: room for blocks.
+        capacity: room for blocks; those beyond it are dropped, with status bit 2.
+        status: the status word.
         tiles: 0 for no tile_id; 1 to give a partial block tile line * cols + column; 2, that of its
             own place in `col`.
     """
     from maskplan.device.lists_triton import emit_kernel
 
     lines, words = listed.shape
+    scan = _SCAN if lines <= _FEW_LINES else 0
+    if scan:
+        row_ptr = torch.empty(lines + 1, dtype=torch.int64, device=counts.device)
+    else:
+        row_ptr = row_pointers(counts, capacity, status)
     col = torch.empty(capacity, dtype=torch.int32, device=listed.device)
     tile_id = torch.empty_like(col) if tiles else None
     emit_kernel[(max(lines, 1),)](
-        listed, listed if full is None else full, row_ptr, col, col if tile_id is None else tile_id,
-        lines, cols, words, capacity, TILES=tiles, BLOCK=power_of_two(cols, 32, 1024), FILL=_FILL,
+        listed, listed if full is None else full, counts, row_ptr, col,
+        col if tile_id is None else tile_id, lines, cols, words, capacity, status,
+        TILES=tiles, SCAN=scan, BLOCK=power_of_two(cols, 32, 1024), FILL=_FILL,
     )  # fmt: skip
-    return col, tile_id
+    return row_ptr, col, tile_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

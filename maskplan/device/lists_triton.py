@@ -58,11 +58,10 @@ def scan_kernel(counts, row_ptr, lines, capacity, status, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def fill_spare(row_ptr, col, tile_id, lines, capacity, TILES: tl.constexpr, FILL: tl.constexpr):
+def fill_spare(used, col, tile_id, capacity, TILES: tl.constexpr, FILL: tl.constexpr):
     """-1 in what room the lists leave, shared out among all programs."""
     lane = tl.arange(0, FILL)
     none = tl.full([FILL], -1, tl.int32)
-    used = tl.load(row_ptr + lines)
     first = used + tl.program_id(0).to(tl.int64) * FILL
     step = tl.num_programs(0).to(tl.int64) * FILL
     for start in range(first, capacity, step):
@@ -74,18 +73,39 @@ def fill_spare(row_ptr, col, tile_id, lines, capacity, TILES: tl.constexpr, FILL
 
 @triton.jit
 def emit_kernel(
-    listed, full, row_ptr, col, tile_id, lines, cols, words, capacity,
-    TILES: tl.constexpr, BLOCK: tl.constexpr, FILL: tl.constexpr,
+    listed, full, counts, row_ptr, col, tile_id, lines, cols, words, capacity, status,
+    TILES: tl.constexpr, SCAN: tl.constexpr, BLOCK: tl.constexpr, FILL: tl.constexpr,
 ):  # fmt: skip
     """col and tile_id of lists given as bits, and -1 in what room is left.
 
     TILES: 0, there is no tile_id. 1, a partial block of line and column has tile line * cols +
-    column. 2, it has the tile of its own place in `col`.
+    column. 2, it has the tile of its own place in `col`. SCAN: row_ptr is made here, every program
+    adding up all counts, SCAN at a time.
     """
     line = tl.program_id(0).to(tl.int64)
-    if line < lines:
+    if SCAN:
+        lane = tl.arange(0, SCAN)
+        own = tl.zeros([SCAN], tl.int64)
+        every = tl.zeros([SCAN], tl.int64)
+        for at in range(0, lines, SCAN):
+            count = tl.load(counts + at + lane, mask=at + lane < lines, other=0).to(tl.int64)
+            every += count
+            own += tl.where(at + lane < line, count, 0)
+        total = tl.sum(every, 0)
+        carry = tl.sum(own, 0)
+        used = tl.minimum(total, capacity)
+        raise_status(status, 2, (total > capacity) & (line == 0))
+        if line == 0:
+            tl.store(row_ptr, tl.zeros([], tl.int64))
+    else:
         carry = tl.load(row_ptr + line)
-        stop = tl.load(row_ptr + line + 1)
+        used = tl.load(row_ptr + lines)
+    if line < lines:
+        if SCAN:
+            stop = tl.minimum(carry + tl.load(counts + line), capacity)
+            tl.store(row_ptr + line + 1, stop)
+        else:
+            stop = tl.load(row_ptr + line + 1)
         for start in range(0, cols, BLOCK):
             column = start + tl.arange(0, BLOCK)
             inside = column < cols
@@ -100,7 +120,7 @@ def emit_kernel(
                 slot = entry if TILES == 2 else line * cols + column
                 is_full = ((whole >> (column & 31)) & 1) == 1
                 tl.store(tile_id + entry, tl.where(is_full, -1, slot).to(tl.int32), mask=keep)
-    fill_spare(row_ptr, col, tile_id, lines, capacity, TILES > 0, FILL)
+    fill_spare(used, col, tile_id, capacity, TILES > 0, FILL)
 
 
 @triton.jit
@@ -210,7 +230,7 @@ def turned_lists_kernel(
                 source += below(old_word, old_column & 31)
                 tile = tl.load(old_tile_id + source, mask=keep, other=-1)
                 tl.store(tile_id + entry, tile, mask=keep)
-    fill_spare(row_ptr, col, tile_id, lines, capacity, TILES, FILL)
+    fill_spare(tl.load(row_ptr + lines), col, tile_id, capacity, TILES, FILL)
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from maskplan.device.lists import emitted, on_device, power_of_two, ranks, row_pointers, words_of
+from maskplan.device.lists import listing, on_device, power_of_two, ranks, words_of
 from maskplan.errors import UnsupportedError, sentence
 from maskplan.geometry import WORD_BITS, Axes, Geometry
 from maskplan.plan import BlockLists, Plan
@@ -99,8 +99,8 @@ def _coarsened(
     own = ranks(plan, full=True)
     listed, full, counts = joined_bits(own.listed, own.full, old, plan.num_patterns, *factors)
     capacity = min(len(plan.col), len(listed) * new.cols)
-    row_ptr = row_pointers(counts, capacity, status)
-    col, tile_id = emitted(listed, full, row_ptr, new.cols, capacity, tiles=0 if superset else 2)
+    kind = 0 if superset else 2
+    row_ptr, col, tile_id = listing(listed, full, counts, new.cols, capacity, status, tiles=kind)
     room = 0 if superset else capacity
     tiles = torch.empty(room, new.row_block, new.words, dtype=torch.int32, device=plan.device)
     if tile_id is not None:

@@ -16,10 +16,9 @@ from torch import Tensor
 from maskplan.device.lists import (
     check_room,
     counted,
-    emitted,
+    listing,
     on_device,
     power_of_two,
-    row_pointers,
     words_of,
 )
 from maskplan.device.nvrtc import CudaKernel, available, shared_memory
@@ -114,9 +113,8 @@ class TopkLists:
         status = new_status(device)
         capacity = check_room(self.room, "from_topk")
         bits = self._bits(status)
-        row_ptr = row_pointers(bits.counts, capacity, status)
-        col, tile_id = emitted(
-            bits.listed, bits.full, row_ptr, geometry.num_k_blocks, capacity,
+        row_ptr, col, tile_id = listing(
+            bits.listed, bits.full, bits.counts, geometry.num_k_blocks, capacity, status,
             tiles=0 if bits.tiles is None else 1,
         )  # fmt: skip
         bq, words = geometry.block_size[0], geometry.axes.words
@@ -358,8 +356,7 @@ def mask_plan(
             mask.view(torch.uint8), *mask.stride(), listed, counts, heads, rows, cols,
             words_of(cols), BLOCK_W=block,
         )  # fmt: skip
-        row_ptr = row_pointers(counts, room, status)
-        col, _ = emitted(listed, None, row_ptr, cols, room, tiles=0)
+        row_ptr, col, _ = listing(listed, None, counts, cols, room, status, tiles=0)
         return Plan(
             geometry=geometry,
             pattern_id=pattern_id,

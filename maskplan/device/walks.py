@@ -6,11 +6,10 @@ from torch import Tensor
 from maskplan.device.lists import (
     Ranks,
     counted,
-    emitted,
+    listing,
     on_device,
     power_of_two,
     ranks,
-    row_pointers,
     turned_bits,
 )
 from maskplan.device.reblock import joined_bits
@@ -32,8 +31,7 @@ def grouped(plan: Plan, parts: int) -> tuple[Tensor, Tensor, Tensor]:
         own = ranks(plan)
         listed, _, counts = joined_bits(own.listed, None, axes, plan.num_patterns, parts, 1)
         capacity = min(len(plan.col), len(listed) * axes.cols)
-        row_ptr = row_pointers(counts, capacity, status)
-        col, _ = emitted(listed, None, row_ptr, axes.cols, capacity, tiles=0)
+        row_ptr, col, _ = listing(listed, None, counts, axes.cols, capacity, status, tiles=0)
         ids, _ = _parts(plan, own, row_ptr, col, parts, turned=False, spt=False)
         return row_ptr, col, ids
 
@@ -56,8 +54,8 @@ def turned(plan: Plan, parts: int, *, spt: bool) -> tuple[Tensor, Tensor, Tensor
             groups = -(-axes.rows // parts)
         across = turned_bits(listed, plan.num_patterns, groups, axes.cols)
         capacity = min(len(plan.col), len(listed) * axes.cols)
-        row_ptr = row_pointers(counted(across)[1], capacity, status)
-        col, _ = emitted(across, None, row_ptr, groups, capacity, tiles=0)
+        counts = counted(across)[1]
+        row_ptr, col, _ = listing(across, None, counts, groups, capacity, status, tiles=0)
         ids, order = _parts(plan, own, row_ptr, col, parts, turned=True, spt=spt)
         return row_ptr, col, ids, order
 
