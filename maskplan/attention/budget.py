@@ -7,7 +7,8 @@ value, and a floor for values that cancel (`floor`, from the sizes of what was a
 (batch, head, tokens of one block), so that one wrong block or head cannot hide among right ones.
 The norm of a block has a budget of its own, since an error that every element shares (a wrong
 scale) may be small beside each element's rounding and still be wrong: twice the norm of the peer's
-error, half a unit of the block's norm, and the floor.
+error, half a unit of the block's norm and what a shared rounding may change it by (`shared`), and
+one floor, since errors that are independent hardly change a norm.
 """
 
 from dataclasses import dataclass
@@ -72,7 +73,8 @@ def compare(
     peer: Tensor,
     *,
     block: Tensor,
-    floor: float = 0.0,
+    floor: float | Tensor = 0.0,
+    shared: float = 0.0,
 ) -> Comparison:
     """`found` against its budget.
 
@@ -82,7 +84,8 @@ def compare(
         exact: float64, the same shape.
         peer: another result of the same precision, the same shape.
         block: int64 [n], the block of each token.
-        floor: absolute error that is always allowed.
+        floor: absolute error that is always allowed, one number or [B, n, H, 1].
+        shared: relative error that all elements of a block may share.
 
     Returns:
         The comparison, by (batch, head, block). Values must be NaN or infinite in the same places
@@ -97,14 +100,16 @@ def compare(
     size = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0).abs()
     names, place = torch.unique(block, return_inverse=True)
     worst, allowed = _largest(error, place, len(names)), _largest(noise, place, len(names))
-    budget = 2 * (allowed + unit * _largest(size, place, len(names))) + floor
+    least = torch.as_tensor(floor, dtype=torch.float64).expand(exact[..., :1].shape)
+    largest = _largest(size, place, len(names))
+    floors = _largest(least, place, len(names))
+    budget = 2 * (allowed + unit * largest) + floors
     finite = exact.isfinite() & result.isfinite()
     exact_norm = _norm(exact.where(finite, 0), place, len(names))
     found_norm = _norm(result.where(finite, 0), place, len(names))
     ratio = found_norm / exact_norm
-    elements = _norm(torch.ones_like(exact), place, len(names))
     peer_norm = _norm(noise, place, len(names))
-    norm_budget = 2 * peer_norm + unit / 2 * exact_norm + floor * elements
+    norm_budget = 2 * peer_norm + (unit / 2 + shared) * exact_norm + floors
     bad = ~((worst <= budget) & ((found_norm - exact_norm).abs() <= norm_budget))
     faults = [
         Fault(

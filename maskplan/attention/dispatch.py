@@ -68,24 +68,25 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Softmax attention over the pairs that `plan` keeps; differentiable in q, k and v.
 
-    A query that sees no key gives zeros, with lse -inf and gradients 0. What a query does not
-    select never reaches it, NaN and infinity included.
+    A query that sees no key gives zeros, with lse -inf and gradients 0. On the CPU, what a query
+    does not select never reaches it, NaN and infinity included; the kernels of fa4 and flex let a
+    NaN of V through to every query whose listed blocks hold it.
 
     Args:
         q: [B, SQ, HQ, D] of float32, bfloat16, float16 or float64; any strides.
         k: [B, SK, HK, D], HQ a multiple of HK; query head h reads KV head h // (HQ / HK).
         v: [B, SK, HK, DV].
         plan: for these lengths, with batch 1 or B and heads 1, HK or HQ; or what `plan.lower`
-            made of it for target "cpu".
+            made of it for an engine.
         scale: factor of the scores; None for 1 / sqrt(D).
         layout: "bshd", as written here, or "bhsd", with heads before tokens in q, k, v and out.
-        backend: "auto", "cpu" or "reference". "auto" takes the first that supports the call in the
-            order cpu, reference, from shapes, dtypes and devices alone; `backends` says why.
+        backend: "auto", "fa4", "flex", "cpu" or "reference". "auto" takes the first that supports
+            the call in this order, from shapes, dtypes and devices alone; `backends` says why.
         backward: which side owns the loop of the cpu backward: "loop_q" owns keys and streams
             queries, "loop_k" owns queries and streams keys, "auto" is loop_k for key blocks of a
             few tokens and loop_q otherwise.
-        deterministic: equal calls give equal bits. Both backends always do, for one number of
-            torch threads.
+        deterministic: equal calls give equal bits. All but fa4 always do, on the CPU for one
+            number of torch threads; the backward of fa4 can on SM100 and refuses on SM90.
         return_lse: return (out, lse), with lse float32 [B, HQ, SQ] in natural log, differentiable.
         cache: where to keep what a Plan is lowered to, for the next call; the Plan may then be on
             another device than q. None to lower it in each call that needs it.

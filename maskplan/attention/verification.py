@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from maskplan.attention import reference
 from maskplan.attention.budget import Comparison, compare
 from maskplan.attention.call import AttentionCall, check_plan_type, make_call
 from maskplan.attention.dispatch import run
+from maskplan.attention.oracle import key_side, query_side
 from maskplan.errors import MaskplanError, sentence
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.plan import Plan
@@ -77,13 +77,19 @@ class VerifyReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Results:
-    """Results of one call: out and its gradients [B, n, H, F], lse [B, n, HQ, 1]."""
+    """Results of one call: out and its gradients [B, n, H, F], lse [B, n, HQ, 1].
+
+    Computed ones say how errors in the gradients of a key grow: `weight` is that of `KeySide`, and
+    `growth` half the root of the number of its queries, since they are added one after another.
+    """
 
     out: Tensor
     lse: Tensor
     dq: Tensor
     dk: Tensor
     dv: Tensor
+    weight: Tensor | None = None
+    growth: Tensor | None = None
 
 
 def verify(
@@ -105,7 +111,8 @@ def verify(
     Args:
         plan: any plan; tensors are made for it.
         backend: as in `attention`.
-        device: where the backend runs; None for where the plan is. The reference runs on the CPU.
+        device: where the backend runs, and the float64 computation it is held to; None for where
+            the plan is.
         head_dim: D.
         head_dim_v: DV; None for D.
         heads: HQ; None for as many as the plan has.
@@ -136,9 +143,10 @@ def verify(
     )
     sampled = len(rows) < call.plan.seqlen_q
     given = (out, lse) if sampled else None
-    exact = expected(call, torch.float64, dout, dlse, rows, keys, given)
+    there = _on(call, place)
+    exact = expected(there, torch.float64, dout, dlse, rows, keys, given)
     peer_type = torch.float64 if dtype == torch.float64 else torch.float32
-    peer = expected(call, peer_type, dout, dlse, rows, keys, given)
+    peer = expected(there, peer_type, dout, dlse, rows, keys, given)
     return VerifyReport(
         backend=name,
         dtype=dtype,
@@ -172,10 +180,16 @@ def judge(
     q, k, v, do = (_usual(x) for x in (call.q, call.k, call.v, dout))
     score = abs(call.scale) * q * k * call.q.shape[3] ** 0.5
     slope = 2 * abs(call.scale) * do * v * call.v.shape[3] ** 0.5
-    floors = {"out": unit * v, "lse": unit * (1 + score), "dq": unit * slope * k}
-    # A key may be seen by every query of its group, each with weight up to 1.
-    seen = (call.plan.seqlen_q * call.group) ** 0.5
-    floors |= {"dk": unit * slope * q * seen, "dv": unit * do * seen}
+    assert exact.weight is not None, "computed"
+    assert exact.growth is not None, "computed"
+    level = unit * (1 + score)  # of a score, and so, relatively, of a softmax weight
+    floors: dict[str, float | Tensor] = {
+        "out": unit * v,
+        "lse": level,
+        "dq": level * slope * k,
+        "dk": slope * q * exact.weight * (level + unit * exact.growth),
+        "dv": do * exact.weight * (level + unit * exact.growth),
+    }
     return tuple(
         compare(
             name,
@@ -184,6 +198,7 @@ def judge(
             getattr(peer, name),
             block=keys // bk if name in ("dk", "dv") else rows // bq,
             floor=floors[name],
+            shared=level,
         )
         for name in ("out", "lse", "dq", "dk", "dv")
     )
@@ -193,39 +208,34 @@ def expected(
     call: AttentionCall, dtype: torch.dtype, dout: Tensor, dlse: Tensor, rows: Tensor,
     keys: Tensor, given: tuple[Tensor, Tensor] | None,
 ) -> Results:  # fmt: skip
-    """Results at `rows` and `keys` by the reference in `dtype`, rounded like the call's own.
+    """Results at `rows` and `keys` by the formula in `dtype`, rounded like the call's own.
 
     In float64 nothing is rounded. `given` is (out, lse) of every query for the keys' gradients;
     None to compute them, when `rows` is every query.
     """
     rounded = call.q.dtype if dtype != torch.float64 else torch.float64
     wide = replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))
-    shape = (call.batch, call.heads, len(rows))
-    outs, lses, dqs, dks, dvs = [], [], [], [], []
-    for b in range(call.batch):
-        for h in range(call.heads):
-            out, lse = reference.attend_rows(wide, b, h, rows)
-            out = out.to(rounded)
-            grads = (dout[b, rows, h], dlse[b, h, rows])
-            outs.append(out)
-            lses.append(lse)
-            dqs.append(reference.query_gradients(wide, b, h, rows, out, lse, *grads))
-    out, lse = _stack(outs, shape, wide.v), torch.stack(lses).view(shape)
-    full_out, full_lse = given or (out, lse)
-    kv_heads = call.heads // call.group
-    for b in range(call.batch):
-        for hk in range(kv_heads):
-            dk, dv = reference.key_gradients(wide, b, hk, keys, full_out, full_lse, dout, dlse)
-            dks.append(dk)
-            dvs.append(dv)
-    key_shape = (call.batch, kv_heads, len(keys))
+    grads = (dout.to(wide.q.device), dlse.to(wide.q.device))
+    queries = query_side(wide, rows, *grads, rounded)
+    if given is None:
+        out, lse = queries.out, queries.lse[..., 0].transpose(1, 2)
+    else:
+        out, lse = (x.to(wide.q.device) for x in given)
+    side = key_side(wide, keys, out, lse, *grads)
     return Results(
-        out=out,
-        lse=lse.transpose(1, 2)[..., None],
-        dq=_stack(dqs, shape, wide.q).to(rounded),
-        dk=_stack(dks, key_shape, wide.k).to(rounded),
-        dv=_stack(dvs, key_shape, wide.v).to(rounded),
+        out=queries.out.cpu(),
+        lse=queries.lse.cpu(),
+        dq=queries.dq.to(rounded).cpu(),
+        dk=side.dk.to(rounded).cpu(),
+        dv=side.dv.to(rounded).cpu(),
+        weight=side.weight.double().cpu(),
+        growth=side.seen.double().sqrt().cpu() / 2,
     )
+
+
+def _on(call: AttentionCall, device: torch.device) -> AttentionCall:
+    """The call with its tensors on a device, and its plan where it is."""
+    return replace(call, q=call.q.to(device), k=call.k.to(device), v=call.v.to(device))
 
 
 def _found(
@@ -279,11 +289,6 @@ def _places(length: int, samples: int, seed: int) -> Tensor:
     inner = 1 + torch.randperm(length - 2, generator=noise, device="cpu")[: max(samples - 2, 0)]
     ends = torch.tensor([0, length - 1], device="cpu")
     return torch.cat([ends, inner]).sort().values
-
-
-def _stack(parts: list[Tensor], shape: tuple[int, int, int], like: Tensor) -> Tensor:
-    """Parts [n, F] of each (batch, head) as [batch, n, head, F]."""
-    return torch.stack(parts).view(*shape, like.shape[3]).transpose(1, 2)
 
 
 def _usual(tensor: Tensor) -> float:

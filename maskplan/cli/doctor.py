@@ -34,8 +34,13 @@ def doctor() -> None:
     print("\nbackends")
     plan = mp.causal(8, 8, block_size=(4, 4))
     small = torch.zeros(1, 8, 1, 16, device="cpu")
-    for backend in mp.backends(small, small, small, plan):
-        print(f"  {backend.name:<20} {backend.reason or 'works'}")
+    said = {backend.name: backend.reason for backend in mp.backends(small, small, small, plan)}
+    if torch.cuda.is_available():  # what the CPU does not run may run there
+        small, plan = small.to("cuda", torch.bfloat16), plan.to("cuda")
+        for backend in mp.backends(small, small, small, plan):
+            said[backend.name] = said[backend.name] and backend.reason
+    for name, reason in said.items():
+        print(f"  {name:<20} {reason or 'works'}")
     if sys.flags.optimize:
         print("\nPython runs with -O: internal checks are off")
 

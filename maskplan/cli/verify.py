@@ -2,22 +2,80 @@
 
 from typing import Annotated
 
+import torch
 import typer
 
 import maskplan as mp
 from maskplan import io
 from maskplan.cli.options import HeadDim, PlanFile
+from maskplan.errors import PlanError, sentence
+
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "float64": torch.float64,
+}
 
 
 def verify(
     plan: PlanFile,
-    backend: Annotated[str, typer.Option(help="Which backend, or auto.")] = "auto",
+    backend: Annotated[str, typer.Option(help="auto, cpu, flex, fa4 or reference.")] = "auto",
     head_dim: HeadDim = 64,
+    heads: Annotated[
+        int | None, typer.Option(help="Query heads; as many as the plan has by default.")
+    ] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option(help="KV heads; as many as query heads by default.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(_DTYPES)}.")] = "float32",
+    device: Annotated[str, typer.Option(help="Where the backend runs: cpu, cuda.")] = "cpu",
 ) -> None:
-    """Run attention with a plan, forward and backward, and compare with the float64 reference."""
+    """Run attention with a plan, forward and backward, and compare with float64."""
     loaded = io.load(plan)
     if isinstance(loaded, mp.TransposedPlan):
         loaded = loaded.transpose()
-    report = mp.verify(loaded, backend=backend, head_dim=head_dim)
+    report = mp.verify(
+        loaded,
+        backend=backend,
+        head_dim=head_dim,
+        heads=heads,
+        kv_heads=kv_heads,
+        dtype=_dtype(dtype),
+        device=_device(device),
+    )
     print(report)
     report.raise_if_failed()
+
+
+def _dtype(name: str) -> torch.dtype:
+    if name not in _DTYPES:
+        raise PlanError(
+            sentence(
+                what="unknown dtype",
+                where="--dtype",
+                got=repr(name),
+                wanted=f"one of {', '.join(_DTYPES)}",
+                remedy="name one of these",
+            )
+        )
+    return _DTYPES[name]
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    usable = device is not None and device.type in ("cpu", "cuda")
+    if device is None or not usable or (device.type == "cuda" and not torch.cuda.is_available()):
+        raise PlanError(
+            sentence(
+                what="no such device",
+                where="--device",
+                got=repr(name),
+                wanted="cpu, or cuda on a machine that has a GPU",
+                remedy="see maskplan doctor",
+            )
+        )
+    return device

@@ -199,7 +199,7 @@ def lower(
         )
     for direction in backward:
         target.rule(direction)
-    if target.arch != "cpu":
+    if target.arch != "cpu" and plan.status is None:
         plan = plan.canonical()  # so that every reblocked form numbers its patterns alike
     tiled, pair = _tiled(plan, target)
     streamed = _fitted(plan, target, "loop_q") if target.arch == "sm90" else tiled

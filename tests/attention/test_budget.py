@@ -102,6 +102,15 @@ def test_a_fault_is_caught_in_the_tensor_that_has_it(judged, name, fault):
     assert [n for n in NAMES if not comparisons[n].ok] == [name]
 
 
+@pytest.mark.parametrize("name", ["out", "dq", "dk", "dv"])
+def test_a_scale_of_one_in_a_hundred_thousand_is_caught(judged, name):
+    """Every block of it, by the norm: no element of float32 stands out by so little."""
+    comparisons = faulty(judged, name, lambda x: x * (1 + 1e-5))
+
+    assert [n for n in NAMES if not comparisons[n].ok] == [name]
+    assert len(comparisons[name].faults) == comparisons[name].blocks
+
+
 def test_dq_scaled_by_1_29_is_named_with_its_norm(judged):
     comparison = faulty(judged, "dq", lambda x: x * 1.29)["dq"]
 
@@ -177,6 +186,21 @@ def test_verify_samples_a_long_plan():
     assert report.ok
     assert report.sampled
     assert "right on sampled queries and keys" in str(report)
+
+
+def test_verify_takes_lowered_plans():
+    mask = torch.ones(1, 1, 60, 50, dtype=torch.bool).tril(5)
+    report = verify(problem(mask, (16, 16)).plan.lower("cpu"), "auto", device="cpu", heads=2)
+
+    assert report.ok
+    assert report.backend == "cpu"
+
+
+def test_verify_says_why_a_backend_cannot():
+    plan = problem(torch.ones(1, 1, 8, 8, dtype=torch.bool), (4, 4)).plan
+
+    with pytest.raises(mp.UnsupportedError, match="flex: tensors are on cpu"):
+        verify(plan, "flex", dtype=torch.bfloat16)
 
 
 def test_verify_of_nothing():

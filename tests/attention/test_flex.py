@@ -112,6 +112,22 @@ def test_ten_plans_of_one_shape_compile_once():
     assert counter.frame_count == 1
 
 
+def test_more_shapes_than_dynamo_compiles_of_one_function(monkeypatch):
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(flex, "_inductor", counter)
+    flex.compiled.cache_clear()
+    for extra in range(12):
+        mask = torch.ones(150 + extra, 170, dtype=torch.bool).tril(extra)[None, None]
+        case = problem(mask, (128, 128), heads=2)
+        lists = flex_lists(case.plan, head_dim=16, heads=2, kv_heads=2)
+        for _ in range(2):
+            out, _ = flex.flex_attend(case.q, case.k, case.v, lists, scale=0.25)
+        np.testing.assert_allclose(out.numpy(), case.expected().out, atol=1e-5)
+    flex.compiled.cache_clear()
+
+    assert counter.frame_count == 12
+
+
 def test_gradients_need_lists_of_the_backward():
     case = problem(masks("bits"), (64, 64), heads=2)
     lists = flex_lists(case.plan, head_dim=16, heads=2, kv_heads=2, backward=False)

@@ -95,6 +95,25 @@ def test_verify_compares_a_backend(capsys, plan_file):
     assert "cpu" in out
 
 
+def test_verify_takes_heads_dtype_and_device(capsys, plan_file):
+    code, out, _ = run(
+        capsys, "verify", plan_file, "--heads", 4, "--kv-heads", 2, "--dtype", "bfloat16",
+        "--device", "cpu",
+    )  # fmt: skip
+
+    assert code == 0
+    assert "bfloat16" in out
+    assert "4 heads over 2" in out
+
+
+@pytest.mark.parametrize("option", [("--dtype", "int3"), ("--device", "abacus")])
+def test_verify_refuses_what_there_is_not(capsys, plan_file, option):
+    code, _, err = run(capsys, "verify", plan_file, *option)
+
+    assert code != 0
+    assert repr(option[1]) in err
+
+
 def test_doctor_names_packages_and_backends(capsys):
     code, out, _ = run(capsys, "doctor")
 

@@ -1,0 +1,110 @@
+"""NOTE [Direct calls]: eager calls go past the operator, and nobody can tell."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import maskplan as mp
+from maskplan.attention import direct, operators
+from tests.attention.problems import problem
+
+
+class Watching(TorchDispatchMode):
+    """Records the operators that are called."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+class Tagged(torch.Tensor):
+    """A subclass, which may want to see what is called."""
+
+
+def case_of():
+    mask = torch.rand(1, 2, 40, 50, generator=torch.Generator().manual_seed(0)) < 0.4
+    return problem(mask, (16, 16), batch=2, heads=4, kv_heads=2)
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    calls = []
+    real = direct.attention
+    monkeypatch.setattr(direct, "attention", lambda *given: calls.append(1) or real(*given))
+    return calls
+
+
+def gradients(case, lowered):
+    leaves = [x.clone().requires_grad_() for x in (case.q, case.k, case.v)]
+    out, lse = mp.attention(*leaves, lowered, return_lse=True)
+    grads = torch.autograd.grad((out, lse), leaves, (case.dout, case.dlse.nan_to_num()))
+    return out.detach(), lse.detach(), *grads
+
+
+def test_a_mode_sees_the_operator_and_the_same_bits(counted):
+    case = case_of()
+    lowered = case.plan.lower("cpu")
+    found = gradients(case, lowered)
+    assert counted == [1]
+    with Watching() as watching:
+        wanted = gradients(case, lowered)
+
+    assert counted == [1]
+    assert operators.attention in watching.seen
+    assert operators.attention_backward in watching.seen
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_a_backward_under_a_mode_is_seen(counted):
+    case = case_of()
+    leaves = [x.clone().requires_grad_() for x in (case.q, case.k, case.v)]
+    out = mp.attention(*leaves, case.plan.lower("cpu"))
+    with Watching() as watching:
+        torch.autograd.grad(out, leaves, case.dout)
+
+    assert counted == [1]
+    assert operators.attention_backward in watching.seen
+
+
+def test_a_second_derivative_is_refused(counted):
+    case = case_of()
+    q = case.q.clone().requires_grad_()
+    out = mp.attention(q, case.k, case.v, case.plan.lower("cpu"))
+    (dq,) = torch.autograd.grad(out, q, case.dout, create_graph=True)
+    with pytest.raises(mp.UnsupportedError, match="double backward is not supported"):
+        torch.autograd.grad(dq.sum(), q)
+
+    assert counted == [1]
+
+
+def test_a_plan_overwritten_before_the_backward_is_refused(counted):
+    case = case_of()
+    lowered = case.plan.lower("cpu")
+    q = case.q.clone().requires_grad_()
+    out = mp.attention(q, case.k, case.v, lowered)
+    lowered.forward.col.add_(0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+    assert counted == [1]
+
+
+@pytest.mark.parametrize("kind", ["subclass", "transform"])
+def test_what_is_not_plain_goes_by_the_operator(counted, kind):
+    case = case_of()
+    lowered = case.plan.lower("cpu")
+    wanted = mp.attention(case.q, case.k, case.v, lowered)
+    counted.clear()
+    if kind == "subclass":
+        found = mp.attention(case.q.as_subclass(Tagged), case.k, case.v, lowered)
+    else:
+        found = torch.func.vmap(lambda q, k, v: mp.attention(q, k, v, lowered))(
+            *(x[None] for x in (case.q, case.k, case.v))
+        )[0]
+
+    assert counted == []
+    torch.testing.assert_close(found.as_subclass(torch.Tensor), wanted)
