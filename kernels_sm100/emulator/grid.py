@@ -29,6 +29,7 @@ from kernels_sm100.emulator.races.global_shadow import GlobalRaces
 from kernels_sm100.errors import Deadlock, LaunchError, sentence
 
 IDLE_ROUNDS = 1_500
+GIVES_UP = 0.1  # of the `try_wait`s under random schedules
 BUDGETS = (1, 3, 20, 200, 5_000)
 MOST_SHARED = 232_448
 MOST_THREADS = 1024
@@ -119,6 +120,10 @@ class Grid:
             found = np.full(32, value, dtype=f"u{size}")
             self._cached[offset, size] = found
         return found
+
+    def gives_up(self) -> bool:
+        """Whether a `try_wait` returns false instead of waiting on."""
+        return self.schedule.startswith("random") and self.random.random() < GIVES_UP
 
     def instruction_at(self, line: int) -> Instruction | None:
         """The instruction on a PTX line."""

@@ -3,7 +3,8 @@
 NOTE [Phases]: a barrier counts phases from 0. The phase ends when no arrival is pending and the
 transaction count is 0; arrivals are then pending anew. Waiting for parity p succeeds once the
 phase with that parity has ended, so a waiter that is two phases behind waits for the wrong one:
-that is an overrun, and an error here, where hardware would hang or go on too early.
+that is an overrun, and an error here, where hardware would hang or go on too early. `try_wait` may give up and
+return false, which a loop around it has to expect: random schedules do so now and then.
 
 NOTE [Initialisation]: the async proxy and other CTAs see an initialised barrier only behind
 `fence.mbarrier_init` or `fence.proxy.async` of the warp that initialised it.
@@ -223,7 +224,7 @@ def wait(
         if warp.races is not None:
             warp.races.barrier_wait(warp, place)
         return True
-    if test:
+    if test or warp.grid.gives_up():
         return False
     fragment.pending = (barrier, barrier.phase)
     phase = barrier.phase
