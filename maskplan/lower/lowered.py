@@ -10,9 +10,8 @@ from torch.utils import _pytree as pytree
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import Geometry, integer
-from maskplan.lower.architecture import architecture_of
 from maskplan.lower.packing import Packed, pack, unpack
-from maskplan.lower.target import ARCHITECTURES, TILE_ROWS, Target, check_target
+from maskplan.lower.target import TILE_ROWS, Target, check_target
 from maskplan.lower.target import target as make_target
 from maskplan.lower.walk import Walk, forward_walk, loop_q_walk
 from maskplan.plan import Plan
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 _SUBTILES = (1, 2, 4)
 # Engines of others, which take lists of their own; the rest are architectures for our kernels.
 LIST_ENGINES = ("flex", "fa4")
-ENGINES = (*ARCHITECTURES, *LIST_ENGINES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,7 +142,7 @@ def lower(
     For "cpu", "sm90" and "sm100" these are merged walks. The plan is reblocked to the kernels' own
     tiles where it differs; on sm100 the forward walks two Q tiles at once. With PackGQA, tokens of
     a block larger than a pair of tiles keep one list: packed row r of the block reads the bits of
-    token r // group. For "flex" and "fa4" they are padded lists, see `listed`.
+    token r // group. For "flex" and "fa4" they are padded lists, see `maskplan.lower.listed`.
 
     Args:
         plan: forward lists.
@@ -173,6 +171,8 @@ def lower(
     if isinstance(backward, str):
         backward = (backward,)
     if isinstance(target, str) and target in LIST_ENGINES:
+        from maskplan.lower.listed import listed
+
         return listed(plan, target, backward=backward, **shape)
     if shape:
         raise PlanTypeError(
@@ -215,68 +215,6 @@ def lower(
         forward=forward,
         loop_q=loop_q_walk(streamed, parts=subtile, spt=spt) if "loop_q" in backward else None,
         loop_k=forward_walk(tiled) if "loop_k" in backward else None,
-    )
-
-
-def listed(
-    plan: Plan,
-    engine: str,
-    *,
-    backward: Collection[str] = ("loop_q",),
-    head_dim: int = 128,
-    head_dim_v: int | None = None,
-    heads: int | None = None,
-    kv_heads: int | None = None,
-    arch: str | None = None,
-) -> LoweredPlan:
-    """The plan with the padded lists of an engine, which are for one shape of heads.
-
-    Args:
-        plan: forward lists.
-        engine: "flex" or "fa4".
-        backward: ("loop_q",), or () where no gradient will be asked for.
-        head_dim: D.
-        head_dim_v: DV; None for D.
-        heads: HQ; None for the plan's.
-        kv_heads: HK; None for HQ.
-        arch: for "fa4" "sm90" or "sm100", None for that of the plan's device or the current GPU;
-            for "flex" "cuda" or "cpu", None for "cuda".
-
-    Raises:
-        PlanError: for a backward that is neither.
-        UnsupportedError: where the engine does not do it, or there is no GPU to ask for `arch`.
-    """
-    from maskplan.lower.engine_lists import fa4_lists, flex_lists
-
-    if not set(backward) <= {"loop_q"}:
-        raise PlanError(
-            sentence(
-                what="direction not available",
-                where=f"lists for {engine}",
-                got=tuple(backward),
-                wanted='("loop_q",) or ()',
-                remedy="leave the rest out",
-            )
-        )
-    query_heads = integer(plan.heads if heads is None else heads, "heads", low=1)
-    shape: dict[str, Any] = {
-        "head_dim": integer(head_dim, "head_dim", low=1),
-        "head_dim_v": integer(head_dim if head_dim_v is None else head_dim_v, "head_dim_v", low=1),
-        "heads": query_heads,
-        "kv_heads": integer(query_heads if kv_heads is None else kv_heads, "kv_heads", low=1),
-        "backward": "loop_q" in backward,
-    }
-    if engine == "flex":
-        lists = flex_lists(plan, arch=arch or "cuda", **shape)
-    else:
-        lists = fa4_lists(plan, arch=arch or architecture_of(plan.device), **shape)
-    return LoweredPlan(
-        engine=engine,
-        target=None,
-        geometry=plan.geometry,
-        pattern_id=plan.pattern_id,
-        plan=plan,
-        lists=lists,
     )
 
 

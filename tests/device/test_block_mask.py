@@ -14,7 +14,7 @@ def both(place, mask, sq, sk, **options):
         return made, mp.from_block_mask(mask, sq, sk, **options)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 40), (7, 32), (2, 65)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 33), (5, 32)])
 def test_masks(place, shape):
     rows, cols = shape
     mask = torch.rand(2, 1, rows, cols, generator=generator(1)) < 0.4

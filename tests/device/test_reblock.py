@@ -19,8 +19,9 @@ SIZES = [
 
 
 def some_plan(size, *, whole: bool = False) -> mp.Plan:
-    mask = torch.rand(1, 2, 21, 90, generator=generator(1)) < 0.1
-    mask[:, 0, :9, 10:70], mask[:, 1, :8] = True, False
+    sq, sk = (13, 70) if size != (1, 1) else (6, 20)
+    mask = torch.rand(1, 2, sq, sk, generator=generator(1)) < 0.1
+    mask[:, 0, :9, 10:50], mask[:, 1, :4] = True, False
     plan = mp.from_token_mask(mask, block_size=size)
     return plan.reblock(size, superset=True) if whole else plan
 
@@ -98,3 +99,16 @@ def test_walks_of_nothing(place, sq, sk):
 
     same_walk(forward_walk(moved, parts=2), forward_walk(plan, parts=2))
     same_walk(loop_q_walk(moved, parts=2), loop_q_walk(plan, parts=2))
+
+
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_lowered_plans(place, arch):
+    """The whole of `lower`: joined to legal tiles, two Q tiles a walk on sm100."""
+    options = {"left": 150, "right": 30, "block_size": (64, 64)}
+    wanted = mp.sliding_window(420, 420, **options).lower(arch, backward=("loop_q",), spt=True)
+    made = mp.sliding_window(420, 420, **options, device=place).lower(
+        arch, backward=("loop_q",), spt=True
+    )
+
+    for direction in ("forward", "loop_q"):
+        same_walk(getattr(made, direction), getattr(wanted, direction))
