@@ -30,6 +30,34 @@ def add_integer(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     e.write(i.arguments[0], f"{a} {OPERATOR[i.op[:3]]} {b}", token)
 
 
+@form(r"(?P<op>add|sub|addc|subc)(?P<keep>\.cc)?\.[usb](?P<bits>32|64)")
+def add_with_carry(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
+    """Extended precision: `.cc` keeps the carry (or borrow), `addc` and `subc` take it in."""
+    token = f"u{int(m['bits']) // 8}"
+    a, b = operands(e, i, token, 2)
+    taken = e.carry() if m["op"].endswith("c") else "None"
+    got = e.let(f"integer.add_with_carry({a}, {b}, {taken}, {m['op'].startswith('sub')})")
+    e.write(i.arguments[0], f"{got}[0]", token)
+    if m["keep"]:
+        e.keep_carry(f"{got}[1]")
+
+
+@form(r"(?P<op>mad|madc)\.(?P<half>lo|hi)(?P<keep>\.cc)?\.(?P<type>[us](?:32|64))")
+def multiply_with_carry(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
+    """Half of a product plus a third operand, with carry."""
+    token = TOKEN[m["type"]]
+    a, b = operands(e, i, token, 2)
+    product = f"{a} * {b}" if m["half"] == "lo" else f"integer.multiply_high({a}, {b})"
+    wide = unsigned(token)
+    product = e.let(f"({product}).view({wide})")
+    taken = e.carry() if m["op"] == "madc" else "None"
+    call = f"integer.add_with_carry({product}, {e.read(i.arguments[3], wide)}, {taken}, False)"
+    got = e.let(call)
+    e.write(i.arguments[0], f"{got}[0]", wide)
+    if m["keep"]:
+        e.keep_carry(f"{got}[1]")
+
+
 @form(r"add\.sat\.s32")
 def add_saturating(e: Emitter, i: Instruction, _: re.Match[str]) -> None:
     """Clamped addition."""

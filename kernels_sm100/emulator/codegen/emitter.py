@@ -281,6 +281,16 @@ class Emitter:
             return value
         return self.let(f"{value} + {self.constant(_bits(offset, token))}")
 
+    def carry(self) -> str:
+        """The carry flag of each lane, 0 or 1."""
+        return self.let("w.carry")
+
+    def keep_carry(self, expression: str) -> None:
+        """Set the carry flag, under the current mask."""
+        if self.mask != "None":
+            expression = f"where({self.mask}, {expression}, w.carry)"
+        self.put(f"w.carry = {expression}")
+
     def store_registers(self) -> None:
         """Put what the block wrote back into `R`."""
         for register in sorted(self.dirty):

@@ -72,6 +72,16 @@ def reduce(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     e.write(i.arguments[0], call, token)
 
 
+@form(r"redux\.sync\.(?P<how>min|max)(?P<abs>\.abs)?(?P<nan>\.NaN)?\.f32", convergent=True)
+def reduce_float(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
+    """Minimum and maximum of floats over lanes."""
+    together(e, i.arguments[2])
+    value, mask = e.read(i.arguments[1], "f4"), members(e, i.arguments[2])
+    value = f"np.abs({value})" if m["abs"] else value
+    call = f"exchange.reduce_float({m['how']!r}, {value}, {mask}, {bool(m['nan'])})"
+    e.write(i.arguments[0], call, "f4")
+
+
 @form(r"match\.any\.sync\.(?P<type>b32|b64)", convergent=True)
 def match_any(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """Lanes with the same value."""

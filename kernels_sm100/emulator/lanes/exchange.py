@@ -71,6 +71,16 @@ def reduce(how: str, value: Lanes, mask: Mask | None) -> Lanes:
     return np.full(32, REDUCE[how].reduce(taken), dtype=value.dtype)
 
 
+def reduce_float(how: str, value: Lanes, mask: Mask | None, nan: bool) -> Lanes:
+    """`redux.sync` of f32: NaNs are left out, or win with `nan`."""
+    taken = value if mask is None else value[mask]
+    table = {
+        ("min", False): np.fmin, ("max", False): np.fmax,
+        ("min", True): np.minimum, ("max", True): np.maximum,
+    }  # fmt: skip
+    return np.full(32, table[how, nan].reduce(taken), dtype=value.dtype)
+
+
 def match_any(value: Lanes, mask: Mask | None) -> Lanes:
     """`match.any`: which lanes hold the same value."""
     equal = (value[:, None] == value[None, :]) & all_lanes(mask)[None, :]

@@ -62,6 +62,17 @@ def multiply_high(a: Lanes, b: Lanes) -> Lanes:
     return np.array([p & 0xFFFFFFFFFFFFFFFF for p in products], dtype=np.uint64).view(a.dtype)
 
 
+def add_with_carry(a: Lanes, b: Lanes, carry: Lanes | None, subtract: bool) -> tuple[Lanes, Lanes]:
+    """`add.cc` and its kin on unsigned lanes: sum or difference, and the carry or borrow out."""
+    one = np.zeros(32, dtype=a.dtype) if carry is None else carry.astype(a.dtype)
+    if subtract:
+        first = a - b
+        return first - one, (a < b) | (first < one)
+    first = a + b
+    total = first + one
+    return total, (first < a) | (total < first)
+
+
 def saturating_add(a: Lanes, b: Lanes) -> Lanes:
     """`add.sat.s32`: clamped instead of wrapped."""
     wide = a.astype(np.int64) + b.astype(np.int64)

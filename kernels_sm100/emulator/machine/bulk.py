@@ -130,7 +130,7 @@ def load(
         found, start = generic.locate(warp, origin, count, "bulk load")
         chosen = None if ctas is None else int(ctas[lane])
         for cta, barrier in receivers(warp, to, int(place[lane]), chosen):
-            shared.check_range(warp, cta.shared, to & 0xFFFFFF, count, "bulk load")
+            shared.check_target(warp, cta.shared, to & 0xFFFFFF, count, "bulk load")
             _load_one(warp, cta, to & 0xFFFFFF, found, start, count, barrier)
         warp.grid.report.counts["bulk_load"] += 1
         warp.grid.report.counts["bulk_load_bytes"] += count
@@ -177,7 +177,7 @@ def exchange(
         _check(warp, count, destination=to, source=origin)
         ((cta, barrier),) = receivers(warp, to, int(place[lane]), None)
         offset = to & 0xFFFFFF
-        shared.check_range(warp, cta.shared, offset, count, "bulk copy")
+        shared.check_target(warp, cta.shared, offset, count, "bulk copy")
         shared.check_range(warp, warp.cta.shared, origin, count, "bulk copy")
         _exchange_one(warp, cta, offset, origin, count, how, barrier)
         warp.grid.report.counts["bulk_exchange"] += 1
@@ -282,7 +282,7 @@ def store_async(
             shared.misaligned(warp, "st.async", to, width)
         ((cta, barrier),) = receivers(warp, to, int(place[lane]), None)
         offset = to & 0xFFFFFF
-        shared.check_range(warp, cta.shared, offset, width, "st.async")
+        shared.check_target(warp, cta.shared, offset, width, "st.async")
         octets = np.array([v[lane] for v in values]).view(np.uint8)
         _store_async_one(warp, cta, offset, octets, barrier)
 

@@ -32,7 +32,7 @@ def copy(
         count = size if taken is None else min(size, int(taken[lane]))
         if offset % size or (count and origin % size):
             shared.misaligned(warp, "cp.async", origin if offset % size == 0 else offset, size)
-        shared.check_range(warp, warp.cta.shared, offset, size, "cp.async")
+        shared.check_target(warp, warp.cta.shared, offset, size, "cp.async")
         _copy_one(warp, lane, offset, origin, size, count)
 
 

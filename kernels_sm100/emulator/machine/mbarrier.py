@@ -3,8 +3,8 @@
 NOTE [Phases]: a barrier counts phases from 0. The phase ends when no arrival is pending and the
 transaction count is 0; arrivals are then pending anew. Waiting for parity p succeeds once the
 phase with that parity has ended, so a waiter that is two phases behind waits for the wrong one:
-that is an overrun, and an error here, where hardware would hang or go on too early. `try_wait` may give up and
-return false, which a loop around it has to expect: random schedules do so now and then.
+that is an overrun, and an error here, where hardware would hang or go on too early. `try_wait` may
+give up and return false, which a loop around it has to expect: random schedules do so at times.
 
 NOTE [Initialisation]: the async proxy and other CTAs see an initialised barrier only behind
 `fence.mbarrier_init` or `fence.proxy.async` of the warp that initialised it.
@@ -81,6 +81,7 @@ def initialise(warp: "Warp", address: Lanes, count: Lanes, mask: Mask | None) ->
                 remedy="count the threads that arrive",
             )
         warp.cta.cluster.mbarriers[place] = Mbarrier(place, expected, warp)
+        warp.cta.shared.barriers[(place & 0xFFFFFF) // 8] = True
         if warp.races is not None:
             warp.races.barrier_made(place)
         warp.grid.events += 1
@@ -91,6 +92,7 @@ def invalidate(warp: "Warp", address: Lanes, mask: Mask | None) -> None:
     for lane in running(mask):
         find(warp, int(address[lane]))
         del warp.cta.cluster.mbarriers[int(address[lane])]
+        warp.cta.shared.barriers[(int(address[lane]) & 0xFFFFFF) // 8] = False
 
 
 def publish(warp: "Warp") -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
-from kernels_sm100.errors import MemoryFault, MisalignedAccess, UninitialisedRead
+from kernels_sm100.errors import BarrierError, MemoryFault, MisalignedAccess, UninitialisedRead
 
 if TYPE_CHECKING:
     from kernels_sm100.emulator.machine.warp import Warp
@@ -30,6 +30,7 @@ class SharedMemory:
         padded = -(-self.end // 1024) * 1024
         self.data = np.full(padded, POISON, dtype=np.uint8)
         self.written = np.zeros(padded, dtype=np.bool_)
+        self.barriers = np.zeros(padded // 8, dtype=np.bool_)  # 8-byte words that are mbarriers
         self.views = {size: self.data.view(WORD[size]) for size in WORD}
         self.shadows = {size: self.written.view(WORD[size]) for size in WORD}
 
@@ -47,6 +48,12 @@ class SharedMemory:
         return self.start <= offset and offset + size <= self.end
 
 
+def check_target(warp: "Warp", memory: SharedMemory, offset: int, size: int, verb: str) -> None:
+    """Refuse to write a range that is outside, or that holds an mbarrier."""
+    check_range(warp, memory, offset, size, verb)
+    check_barriers(warp, memory, slice(offset // 8, (offset + size + 7) // 8))
+
+
 def check_range(warp: "Warp", memory: SharedMemory, offset: int, size: int, verb: str) -> None:
     """Refuse a range outside of shared memory."""
     if not memory.contains(offset, size):
@@ -56,6 +63,21 @@ def check_range(warp: "Warp", memory: SharedMemory, offset: int, size: int, verb
             got=f"[{offset:#x}, {offset + size:#x})",
             wanted=f"inside [{memory.start:#x}, {memory.end:#x})",
             remedy="check the index, or ask for more dynamic shared memory",
+        )
+
+
+def check_barriers(warp: "Warp", memory: SharedMemory, words: Any) -> None:
+    """Refuse to overwrite an mbarrier that is in use; `words` are numbers of 8-byte words."""
+    found = memory.barriers[words]
+    if np.count_nonzero(found):
+        first = int(np.argmax(found))
+        word = words.start + first if isinstance(words, slice) else int(words[first])
+        warp.fault(
+            BarrierError,
+            what="store over an mbarrier",
+            got=f"a write to offset {8 * word:#x}",
+            wanted="mbarrier.inval before its memory is used otherwise",
+            remedy="check the layout of shared memory",
         )
 
 
@@ -151,6 +173,7 @@ def store(
     if warp.races is not None:
         cells = cells_of(offsets, size * len(values))
         warp.races.shared_access(warp, cta, cells, write=True)
+    check_barriers(warp, memory, offsets >> np.uint32(3))
     at = offsets // np.uint32(size)
     view, shadow = memory.views[size], memory.shadows[size]
     for j, value in enumerate(values):

@@ -150,6 +150,7 @@ def load(
             warp, to, int(place[lane]), None if ctas is None else int(ctas[lane]), pair=pair
         ):
             _check_place(warp, cta.shared, to & 0xFFFFFF, size)
+            shared.check_target(warp, cta.shared, to & 0xFFFFFF, size, "load by TMA")
             _load_one(warp, cta, to & 0xFFFFFF, boxes, size, barrier)
         warp.grid.report.counts["tma_load"] += 1
         warp.grid.report.counts["tma_load_bytes"] += size

@@ -48,6 +48,7 @@ class Warp:
         self.paused = False
         self.finished = False
         self.unwaited: set[int] = set()
+        self.carry: Lanes = np.zeros(32, dtype=np.bool_)
         self.specials = Specials(cta, 32 * index)
         self.counts = np.zeros(cta.grid.program.blocks + 1, dtype=np.int64)
         self.local: Any = None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernels_sm100.emulator.launch import Allocation
-from kernels_sm100.emulator.races.clock import HAPPENED
+from kernels_sm100.emulator.races.clock import FENCED, HAPPENED
 from kernels_sm100.emulator.races.global_shadow import (
     ATOMIC,
     BULK,
@@ -15,7 +15,8 @@ from kernels_sm100.emulator.races.global_shadow import (
     cells_of,
 )
 from kernels_sm100.emulator.races.relation import Access, Relation
-from kernels_sm100.errors import RaceError, sentence
+from kernels_sm100.emulator.races.shadow import ASYNC
+from kernels_sm100.errors import MissingFence, RaceError, sentence
 
 if TYPE_CHECKING:
     from kernels_sm100.emulator.machine.warp import Warp
@@ -42,6 +43,18 @@ class GlobalAccesses(Relation):
                 got=f"{who} is not ordered after {other}{line}",
                 wanted="synchronisation between the two",
                 remedy="release and acquire a flag, or give each CTA memory of its own",
+            )
+        )
+
+    def _unfenced(self, access: Access, found: Allocation, conflict: GlobalConflict) -> None:
+        raise MissingFence(
+            sentence(
+                what=f"missing fence.proxy.async, byte {conflict.offset} of {found.name!r}",
+                where=access.warp.where(),
+                got=f"an asynchronous read of what {self.name_of(conflict.actor)} stored"
+                f" at PTX line {conflict.line}",
+                wanted="fence.proxy.async by the writer",
+                remedy="put it between the store and the barrier",
             )
         )
 
@@ -112,6 +125,9 @@ class GlobalAccesses(Relation):
         )
         if write is None:
             self._global(access.warp, found, shadow.read(cells, me, ordered=False), "the copy")
+            unfenced = shadow.unfenced(cells, me, access.clock.rows[FENCED])
+            if unfenced is not None and access.proxy == ASYNC:
+                self._unfenced(access, found, unfenced)
             return
         kind = BULK if write == "store" else ATOMIC
         conflict, unordered = shadow.write(cells, me, kind, access.line, None)

@@ -82,6 +82,16 @@ class AllocationShadow:
         cluster, actor = split(int(names[at]))
         return GlobalConflict(what, cluster, actor, int(lines[at]), 4 * int(cells[at]))
 
+    def unfenced(self, cells: Array, me: Actor, fenced: Array) -> GlobalConflict | None:
+        """Plain stores of this cluster past the proxy fences; `fenced` is a row of a clock."""
+        names = self.writer[cells]
+        own = (names - 1) >> CLUSTER_SHIFT == me.cluster
+        actors = np.where(own, (names - 1) & ((1 << CLUSTER_SHIFT) - 1), 0)
+        late = own & (self.kind[cells] == PLAIN) & (self.epoch[cells] > fenced[actors])
+        if np.count_nonzero(late):
+            return self.conflict("read", names, self.line[cells], late, cells)
+        return None
+
     def read(self, cells: Array, me: Actor, *, ordered: bool) -> GlobalConflict | None:
         """Note a read; `ordered` if it is relaxed or acquiring: atomics may race with it."""
         names = self.writer[cells]

@@ -243,3 +243,18 @@ def test_registers_are_handed_over():
         Deadlock, match="waits for registers: 2304 registers, of which 256 are free"
     ):
         run(body.replace("COUNT", "64"), threads=512)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "@%p1 st.shared.b32 [%r1+12], %r0;",
+        "@%p1 st.shared.v4.b32 [%r1], {%r0, %r0, %r0, %r0};",
+        "@%p1 cp.async.ca.shared.global [%r1+8], [%d0], 4;",
+    ],
+)
+def test_stores_over_barriers(store):
+    with pytest.raises(BarrierError, match="store over an mbarrier"):
+        run(init(1) + store, np.zeros(4, "u4"))
+    gone = "@%p1 mbarrier.inval.shared.b64 [%r1];\n@%p1 mbarrier.inval.shared.b64 [%r1+8];\n"
+    run(init(1) + gone + store + "\ncp.async.wait_all;", np.zeros(4, "u4"))

@@ -103,3 +103,19 @@ def test_votes_of_the_lanes_that_are_there():
 
     assert set(out[:20].tolist()) == {0x000FFC00}
     assert set(out[20:].tolist()) == {20}
+
+
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_reductions_of_floats(op):
+    a = np.random.default_rng(0).standard_normal(32).astype("f4")
+    a[5] = np.nan
+    kept = np.delete(a, 5)
+    pick = min if op == "min" else max
+
+    plain = apply(f"redux.sync.{op}.f32 $d, $a, {FULL};", a, out="f4")
+    absolute = apply(f"redux.sync.{op}.abs.f32 $d, $a, {FULL};", a, out="f4")
+    nan = apply(f"redux.sync.{op}.NaN.f32 $d, $a, {FULL};", a, out="f4")
+
+    assert set(plain.tolist()) == {pick(kept.tolist())}
+    assert set(absolute.tolist()) == {pick(np.abs(kept).tolist())}
+    assert np.isnan(nan).all()

@@ -133,3 +133,28 @@ def test_funnel_shifts(way, mode):
         return wide << n >> 32 if way == "l" else wide >> n
 
     np.testing.assert_array_equal(got, expect(funnel, a, b, by))
+
+
+def test_carries_make_wide_sums():
+    a, b, c, e = (samples("u", 32, seed) for seed in range(4))
+
+    for first, second, python in (
+        ("add.cc.u32", "addc.u32", lambda x, y: x + y),
+        ("sub.cc.u32", "subc.u32", lambda x, y: x - y),
+    ):
+        body = f"{{ .reg .b32 lo, hi; {first} lo, $a, $c; {second} hi, $b, $e; mov.b64 $d, {{lo, hi}}; }}"
+        got = apply(body, a, b, c, e, out="u8")
+        wide = [int(x) | int(y) << 32 for x, y in zip(a, b, strict=True)]
+        other = [int(x) | int(y) << 32 for x, y in zip(c, e, strict=True)]
+        wanted = [python(x, y) & (1 << 64) - 1 for x, y in zip(wide, other, strict=True)]
+        assert got.tolist() == wanted
+
+
+def test_carries_make_wide_products():
+    a, b, c = (samples("u", 32, seed) for seed in range(3))
+
+    body = """{ .reg .b32 lo, hi; mad.lo.cc.u32 lo, $a, $b, $c; madc.hi.u32 hi, $a, $b, 0;
+        mov.b64 $d, {lo, hi}; }"""
+    got = apply(body, a, b, c, out="u8")
+
+    assert got.tolist() == [int(x) * int(y) + int(z) for x, y, z in zip(a, b, c, strict=True)]

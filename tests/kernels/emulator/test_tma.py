@@ -5,8 +5,10 @@ import pytest
 
 from kernels_sm100.emulator.machine.tensor_map import TensorMap, decode, encode
 from kernels_sm100.errors import (
+    BarrierError,
     MemoryFault,
     MisalignedAccess,
+    MissingFence,
     RaceError,
     TensorMapError,
     UninitialisedRead,
@@ -424,3 +426,35 @@ def test_multicast_reaches_every_cta_of_the_mask(schedule):
     )
 
     np.testing.assert_array_equal(out, np.stack([tensor[1:5]] * 2))
+
+
+def test_global_stores_need_a_fence_before_tma_reads_them():
+    body = (
+        "mad.wide.u32 %d9, %r0, 4, %d1;\nst.global.b32 [%d9], %r0;\nFENCE\n"
+        + SETUP
+        + LOAD.replace("RANK", "2").replace("CORNER", "0, 0")
+        + WAIT
+    ).replace("BYTES", "512")
+    options = {"maps": ((1, "f32", (32, 4), 0),), "shared": 20480}
+
+    run(
+        body.replace("FENCE", "fence.proxy.async.global;"),
+        aligned((512,)),
+        sample((4, 32), "f4"),
+        **options,
+    )
+    with pytest.raises(MissingFence, match="missing fence.proxy.async, byte 0 of 'a1'"):
+        run(body.replace("FENCE", ""), aligned((512,)), sample((4, 32), "f4"), **options)
+
+
+def test_a_box_over_a_barrier():
+    body = SETUP + LOAD.replace("RANK", "2").replace("CORNER", "0, 0")
+
+    with pytest.raises(BarrierError, match="store over an mbarrier"):
+        run(
+            body.replace("[%r1], [%d20", "[%r1+16128], [%d20").replace("BYTES", "512"),
+            aligned((512,)),
+            sample((4, 32), "f4"),
+            maps=((1, "f32", (32, 4), 0),),
+            shared=20480,
+        )
