@@ -443,7 +443,7 @@ def test_global_stores_need_a_fence_before_tma_reads_them():
         sample((4, 32), "f4"),
         **options,
     )
-    with pytest.raises(MissingFence, match="missing fence.proxy.async, byte 0 of 'a1'"):
+    with pytest.raises(MissingFence, match=r"missing fence.proxy.async, byte 0 of 'a1'"):
         run(body.replace("FENCE", ""), aligned((512,)), sample((4, 32), "f4"), **options)
 
 
