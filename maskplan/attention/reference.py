@@ -147,76 +147,6 @@ def softmax_over(
     return torch.where(none, 0, out), torch.where(none[:, 0], -torch.inf, lse)
 
 
-def query_gradients(
-    call: AttentionCall, b: int, h: int, rows: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
-    dlse: Tensor,
-) -> Tensor:  # fmt: skip
-    """The dq [R, D] of query tokens `rows` of one batch and head, from a known out and lse.
-
-    The formula behind autograd, for a peer that rounds where a kernel does: with P = exp(S - lse),
-    dq = scale * (P * (dO v^T - rowsum(out * dO) + dlse)) k.
-
-    Args:
-        call: its dtype is that of the computation.
-        b: which batch.
-        h: which query head.
-        rows: int64 [R].
-        out: [R, DV].
-        lse: [R].
-        dout: [R, DV].
-        dlse: [R].
-    """
-    k, v = call.k[b, :, h // call.group], call.v[b, :, h // call.group]
-    pattern, dq = int(call.pattern[b, h]), call.q.new_zeros(len(rows), call.q.shape[3])
-    delta = (out.to(call.q.dtype) * dout.to(call.q.dtype)).sum(1) - dlse.to(call.q.dtype)
-    for i, row in enumerate(rows.tolist()):
-        if lse[i] == -torch.inf:
-            continue
-        block, within = divmod(row, call.plan.block_size[0])
-        listed, keep = keys_of_block(call.plan, pattern, block)
-        keys = listed[keep[within]]
-        p = (call.scale * (k[keys] @ call.q[b, row, h]) - lse[i].to(call.q.dtype)).exp()
-        slope = p * (v[keys] @ dout[i].to(call.q.dtype) - delta[i])
-        dq[i] = call.scale * (slope @ k[keys])
-    return dq
-
-
-def key_gradients(
-    call: AttentionCall, b: int, hk: int, keys: Tensor, out: Tensor, lse: Tensor, dout: Tensor,
-    dlse: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """(dk [K, D], dv [K, DV]) of key tokens `keys` of one KV head, from a known out and lse.
-
-    The formula, for keys sampled from a plan too large for autograd: with P = exp(S - lse),
-    dv = P^T dO and dk = scale * (P * (dO v^T - rowsum(out * dO) + dlse))^T q over the queries that
-    select the key.
-
-    Args:
-        call: its dtype is that of the computation.
-        b: which batch.
-        hk: which KV head.
-        keys: int64 [K].
-        out: [B, SQ, HQ, DV].
-        lse: [B, HQ, SQ].
-        dout: as out.
-        dlse: as lse, or None for zeros.
-    """
-    dk = call.k.new_zeros(len(keys), call.k.shape[3])
-    dv = call.v.new_zeros(len(keys), call.v.shape[3])
-    for h in range(hk * call.group, (hk + 1) * call.group):
-        for i, rows in enumerate(queries_of(call.plan, int(call.pattern[b, h]), keys)):
-            q, k, v = call.q[b, rows, h], call.k[b, keys[i], hk], call.v[b, keys[i], hk]
-            do = dout[b, rows, h].to(q.dtype)
-            delta = (out[b, rows, h].to(q.dtype) * do).sum(1)
-            if dlse is not None:
-                delta = delta - dlse[b, h, rows].to(q.dtype)
-            p = (call.scale * (q * k).sum(1) - lse[b, h, rows].to(q.dtype)).exp()
-            p = torch.where(lse[b, h, rows] == -torch.inf, 0, p)
-            dv[i] += (p[:, None] * do).sum(0)
-            dk[i] += call.scale * ((p * ((do * v).sum(1) - delta))[:, None] * q).sum(0)
-    return dk, dv
-
-
 def keys_of_block(plan: Plan, pattern: int, block: int) -> tuple[Tensor, Tensor]:
     """(keys int64 [n], keep bool [bq, n]): the keys of a Q block's list, and who selects which."""
     bq, bk = plan.block_size
@@ -233,19 +163,6 @@ def keys_of_block(plan: Plan, pattern: int, block: int) -> tuple[Tensor, Tensor]
         else:
             keep.append(unpack(plan.tiles[tile], bk)[:, :size])
     return torch.cat(keys), torch.cat(keep, dim=1)
-
-
-def queries_of(plan: Plan, pattern: int, keys: Tensor) -> list[Tensor]:
-    """For each of `keys`, int64 [K], the queries that select it, int64 and ascending."""
-    bq, _ = plan.block_size
-    found: list[list[Tensor]] = [[torch.empty(0, dtype=torch.int64, device="cpu")] for _ in keys]
-    for block in range(plan.geometry.num_q_blocks):
-        listed, keep = keys_of_block(plan, pattern, block)
-        rows = min(bq, plan.seqlen_q - block * bq)
-        for i, key in enumerate(keys.tolist()):
-            column = keep[:rows, listed == key].any(1)
-            found[i].append(block * bq + column.nonzero()[:, 0])
-    return [torch.cat(parts) for parts in found]
 
 
 def _chunks(plan: Plan, pattern: int, rows: Tensor, features: int) -> Iterator[Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import maskplan as mp
-from maskplan.attention import reference
+from maskplan.attention import oracle
 from maskplan.attention.call import make_call
 
 
@@ -59,21 +59,16 @@ def errors(run: Run, *, queries: int, keys: int) -> dict[str, float]:
         q, k, v, run.plan, scale=None, layout="bshd", backward="auto", deterministic=False
     )
     rows = places(run.plan.seqlen_q, queries)
-    grad_out = run.grad_out.double()
-    out, lse = reference.attend_rows(call, 0, 0, rows)
-    dq = reference.query_gradients(
-        call, 0, 0, rows, out, lse, grad_out[0, rows, 0], torch.zeros_like(lse)
-    )
     cols = places(run.plan.seqlen_k, keys)
-    dk, dv = reference.key_gradients(
-        call, 0, 0, cols, run.out.double(), run.lse.double(), grad_out, None
-    )
+    grad_out, zeros = run.grad_out.double(), torch.zeros_like(run.lse, dtype=torch.float64)
+    at_rows = oracle.query_side(call, rows, grad_out, zeros, torch.float64)
+    at_cols = oracle.key_side(call, cols, run.out.double(), run.lse.double(), grad_out, zeros)
     return {
-        "out": _error(run.out[0, rows, 0], out),
-        "lse": _error(run.lse[0, 0, rows], lse),
-        "dq": _error(_grad(run.q)[0, rows, 0], dq),
-        "dk": _error(_grad(run.k)[0, cols, 0], dk),
-        "dv": _error(_grad(run.v)[0, cols, 0], dv),
+        "out": _error(run.out[0, rows, 0], at_rows.out[0, :, 0]),
+        "lse": _error(run.lse[0, 0, rows], at_rows.lse[0, :, 0, 0]),
+        "dq": _error(_grad(run.q)[0, rows, 0], at_rows.dq[0, :, 0]),
+        "dk": _error(_grad(run.k)[0, cols, 0], at_cols.dk[0, :, 0]),
+        "dv": _error(_grad(run.v)[0, cols, 0], at_cols.dv[0, :, 0]),
     }
 
 
