@@ -72,6 +72,10 @@ def attention(
     does not select never reaches it, NaN and infinity included; the kernels of fa4 and flex let a
     NaN of V through to every query whose listed blocks hold it.
 
+    Under torch.autocast of their device q, k and v of float32, bfloat16 and float16 are cast to its
+    dtype, as for dense attention. Compiled regions take a LoweredPlan; one of equal shapes does not
+    compile again.
+
     Args:
         q: [B, SQ, HQ, D] of float32, bfloat16, float16 or float64; any strides.
         k: [B, SK, HK, D], HQ a multiple of HK; query head h reads KV head h // (HQ / HK).
