@@ -1,0 +1,100 @@
+"""The same kernel, built for the GPU at hand, run there and in the emulator: the same bits.
+
+What SM100 shares with SM90 (mbarriers, TMA with its swizzles, cp.async, bulk reductions, atomics)
+can be checked on either. `python -m tests.kernels.device.compare` prints a line a kernel.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from kernels_sm100.emulator import emulate
+from kernels_sm100.launch import CompileCache, compile_kernel
+from tests.kernels.tutorial import async_copy, elementwise, ordered_sum, ring, tma_tiles
+
+Case = tuple[Callable[[Any], Any], Any, list[torch.Tensor]]
+ARCHITECTURES = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a"}
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """name -> (build, configuration, arguments); arguments are outputs as well."""
+    yield (
+        "elementwise",
+        (
+            elementwise.build,
+            elementwise.ScaleConfig(factor=1.1),
+            [normal(1000), torch.zeros(1000)],
+        ),
+    )
+    copy = async_copy.AsyncCopyConfig()
+    length = 2 * copy.chunks * copy.threads * async_copy.VECTOR
+    yield "cp.async", (async_copy.build, copy, [normal(length), torch.zeros(length)])
+    for dtype, columns in (("float32", 4), ("bfloat16", 8), ("float16", 8), ("int32", 4)):
+        for swizzle in range(4):
+            # A row of the tile is as wide as the swizzle's span: 16 bytes to 128.
+            config = tma_tiles.TileConfig(dtype=dtype, columns=columns << swizzle, swizzle=swizzle)
+            source = (100 * normal(50, 48)).to(getattr(torch, dtype))
+            outputs = [torch.zeros_like(source) for _ in range(2)]
+            yield f"TMA {dtype} swizzle {swizzle}", (tma_tiles.build, config, [source, *outputs])
+    adding = tma_tiles.TileConfig(add=True, swizzle=0)
+    yield "TMA add", (
+        tma_tiles.build, adding, [normal(50, 48), normal(50, 48, seed=1), torch.zeros(50, 48)],
+    )  # fmt: skip
+    for rows in (1, 50, 333):
+        yield f"ring of {rows} rows", (
+            ring.build, ring.RingConfig(), [normal(rows, 128), torch.zeros(128)],
+        )  # fmt: skip
+    for descending in (False, True):
+        config = ordered_sum.OrderedSumConfig(descending=descending)
+        scales = 10.0 ** torch.randint(-6, 6, (37, 1), generator=torch.Generator().manual_seed(1))
+        arguments = [normal(37, 256) * scales, torch.zeros(256), torch.zeros(1, dtype=torch.int32)]
+        yield f"ordered sum, descending={descending}", (ordered_sum.build, config, arguments)
+
+
+def emulated(case: Case, arch: str, cache: CompileCache) -> list[torch.Tensor]:
+    """The arguments as the emulator leaves them."""
+    build, config, given = case
+    compiled = compile_kernel(build, config, arch=arch, cache=cache)
+    arguments = [argument.clone() for argument in given]
+    compiled.host_program(
+        *arguments, on_launch=lambda launch, memory: emulate(launch, memory, schedule="random")
+    )
+    return arguments
+
+
+def on_device(case: Case, arch: str, cache: CompileCache) -> list[torch.Tensor]:
+    """The arguments as the GPU leaves them."""
+    build, config, given = case
+    compiled = compile_kernel(build, config, arch=arch, cache=cache)
+    arguments = [argument.cuda() for argument in given]
+    compiled.on_device(*arguments)
+    torch.cuda.synchronize()
+    return [argument.cpu() for argument in arguments]
+
+
+def same_bits(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    """Whether all arrays agree bit for bit."""
+    pairs = zip(one, other, strict=True)
+    return all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in pairs)
+
+
+def main() -> int:
+    arch = ARCHITECTURES[torch.cuda.get_device_capability()]
+    cache = CompileCache()
+    failures = 0
+    for name, case in cases():
+        same = same_bits(emulated(case, arch, cache), on_device(case, arch, cache))
+        failures += not same
+        print(f"{name}: {'the same bits' if same else 'DIFFERENT'}", flush=True)
+    print(f"{torch.cuda.get_device_name()}, {arch}: {failures} differ")
+    return failures
+
+
+if __name__ == "__main__":
+    sys.exit(main())
