@@ -115,6 +115,16 @@ class ForwardConfig:
         return self.stages or min(self.stages_that_fit, MAX_STAGES)
 
     @property
+    def registers(self) -> tuple[int, int, int]:
+        """Registers a thread of the softmax, correction and other warps; 65536 in all.
+
+        Head dimensions that are no power of two make more descriptors for the MMA and load warps to
+        hold, and without registers for them these would be spilled.
+        """
+        plain = all(dim in {16, 32, 64, 128} for dim in (self.head_dim, self.head_dim_v))
+        return (192, 80, 48) if plain else (184, 88, 56)
+
+    @property
     def rescale_log2(self) -> float:
         """How far, in powers of two, the row maximum may stay behind."""
         return _LAZY_LOG2 if self.lazy_rescale else 0.0

@@ -19,7 +19,9 @@ NOTE [Barriers]: all are mbarriers, one per Q tile or per stage. "full" is arriv
     q_full, q_empty      load -> MMA       Q tile h in shared memory
     kv_full, kv_empty    load -> MMA       stage s of the ring that K and V share: K0 V0 K1 V1 ..
     s_full               MMA -> softmax    S of tile h in tensor memory
-    p_full               softmax and correction -> MMA: P of tile h written, O of tile h rescaled
+    p_full               softmax and correction -> MMA: three quarters of P of tile h written, and O
+                         of tile h rescaled
+    p_rest               softmax -> MMA    the last quarter, so that P V starts before it is there
     scale_full, _empty   softmax -> correction: the factor of a step, or at the end of the row its
                          sum and maximum, in shared memory
     o_full               MMA -> correction the last P V of tile h is done
@@ -70,10 +72,11 @@ WARPS = 16
 THREADS = 32 * WARPS
 CORRECTION_WARP, MMA_WARP, STORE_WARP, LOAD_WARP, IDLE_WARP = 8, 12, 13, 14, 15
 GROUP_WARPS = 4  # warps that share a tile's 128 rows
-REGISTERS_SOFTMAX, REGISTERS_CORRECTION, REGISTERS_OTHER = 192, 80, 48  # 65536 in all
 O_COLUMN = 256
 P_COLUMN = TILE_K // 2
 CHUNK = 32  # columns of S that a thread turns into P at a time
+P_EARLY = 96  # keys of P that P V starts with
+MMA_K = 16  # inner dimension of one MMA
 ALIGN = 1024  # of tiles in shared memory, for the 128-byte swizzle
 DTYPE = {"bfloat16": BFloat16, "float16": Float16}
 
@@ -87,6 +90,7 @@ class Barriers(NamedTuple):
     kv_empty: cute.Pointer
     s_full: cute.Pointer
     p_full: cute.Pointer
+    p_rest: cute.Pointer
     scale_full: cute.Pointer
     scale_empty: cute.Pointer
     o_full: cute.Pointer
@@ -249,6 +253,7 @@ class Forward:
             kv_empty: cute.struct.MemRange[Int64, stages]
             s_full: cute.struct.MemRange[Int64, tiles_q]
             p_full: cute.struct.MemRange[Int64, tiles_q]
+            p_rest: cute.struct.MemRange[Int64, tiles_q]
             scale_full: cute.struct.MemRange[Int64, tiles_q]
             scale_empty: cute.struct.MemRange[Int64, tiles_q]
             o_full: cute.struct.MemRange[Int64, tiles_q]
@@ -335,6 +340,7 @@ class Forward:
         o_layout: cute.ComposedLayout,
     ) -> None:
         """Set up what the roles share, then become one of them."""
+        for_softmax, for_correction, for_others = self.config.registers
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         storage = SmemAllocator().allocate(self.storage)
         barriers = Barriers(*(getattr(storage, name).data_ptr() for name in Barriers._fields))
@@ -348,7 +354,8 @@ class Forward:
             cute.arch.alloc_tmem(TMEM_COLUMNS, storage.tmem.ptr)
             cute.arch.relinquish_tmem_alloc_permit()
         cute.arch.sync_threads()
-        tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, storage.tmem.ptr)
+        # Read by each role for itself: a register kept from here to there would be spilled.
+        tmem = partial(cute.arch.retrieve_tmem_ptr, Float32, 16, storage.tmem.ptr)
 
         s_q = storage.q.get_tensor(q_layout.outer, swizzle=q_layout.inner)
         s_k = storage.kv.get_tensor(k_layout.outer, swizzle=k_layout.inner)
@@ -361,12 +368,12 @@ class Forward:
         acc_o = thr_pv.make_fragment_C(thr_pv.partition_shape_C(self.pv_tile[:2]))
 
         if warp == LOAD_WARP:
-            cute.arch.setmaxregister_decrease(REGISTERS_OTHER)
+            cute.arch.setmaxregister_decrease(for_others)
             self.load(
                 atom_q, atom_k, atom_v, q, k, v, s_q, s_k, s_v, thr_qk, thr_pv, walk, barriers
             )
         if warp == MMA_WARP:
-            cute.arch.setmaxregister_decrease(REGISTERS_OTHER)
+            cute.arch.setmaxregister_decrease(for_others)
             p_smem = cute.make_tensor(acc_s.iterator, p_layout.outer)
             frag_p = thr_pv.make_fragment_A(p_smem)[None, None, None, 0]
             self.mma(
@@ -378,21 +385,21 @@ class Forward:
                 frag_p.layout,
                 acc_s.layout,
                 acc_o.layout,
-                tmem,
+                tmem(),
                 walk,
                 barriers,
             )
         if warp == STORE_WARP:
-            cute.arch.setmaxregister_decrease(REGISTERS_OTHER)
+            cute.arch.setmaxregister_decrease(for_others)
             self.store(atom_o, o, s_o, walk, barriers)
         if warp == IDLE_WARP:
-            cute.arch.setmaxregister_decrease(REGISTERS_OTHER)
+            cute.arch.setmaxregister_decrease(for_others)
         if warp < CORRECTION_WARP:
-            cute.arch.setmaxregister_increase(REGISTERS_SOFTMAX)
+            cute.arch.setmaxregister_increase(for_softmax)
             if warp < GROUP_WARPS * self.q_tiles:
                 self.softmax(
                     acc_s.layout,
-                    tmem,
+                    tmem(),
                     scale,
                     maximum,
                     walk,
@@ -402,13 +409,13 @@ class Forward:
                     barriers,
                 )
         if warp >= CORRECTION_WARP and warp < MMA_WARP:
-            cute.arch.setmaxregister_decrease(REGISTERS_CORRECTION)
+            cute.arch.setmaxregister_decrease(for_correction)
             self.correction(
-                acc_o.layout, tmem, scale, maximum, s_o, lse, walk, scale_log2, barriers
+                acc_o.layout, tmem(), scale, maximum, s_o, lse, walk, scale_log2, barriers
             )
         cute.arch.sync_threads()
         if warp == MMA_WARP:
-            cute.arch.dealloc_tmem(tmem, TMEM_COLUMNS)
+            cute.arch.dealloc_tmem(tmem(), TMEM_COLUMNS)
 
     @cute.jit
     def init_barriers(self, barriers: Barriers) -> None:
@@ -420,6 +427,7 @@ class Forward:
         init_all(barriers.kv_empty, s, 1)
         init_all(barriers.s_full, h, 1)
         init_all(barriers.p_full, h, 2 * GROUP_WARPS)
+        init_all(barriers.p_rest, h, GROUP_WARPS)
         init_all(barriers.scale_full, h, GROUP_WARPS)
         init_all(barriers.scale_empty, h, GROUP_WARPS)
         init_all(barriers.o_full, h, 1)
@@ -527,11 +535,17 @@ class Forward:
         a: cute.Tensor,
         b: cute.Tensor,
         accumulate: Any,
+        first: cutlass.Constexpr[int] = 0,
+        last: cutlass.Constexpr[int | None] = None,
     ) -> None:
-        """Acc = a b, or += where `accumulate`: one MMA per 16 of the inner dimension."""
+        """Acc = a b, or += where `accumulate`: one MMA per 16 of the inner dimension.
+
+        `first` and `last` cut out a range of those.
+        """
         atom = cute.make_mma_atom(mma.op)
-        for i in cutlass.range_constexpr(cute.size(a.shape[2])):
-            atom.set(tcgen05.Field.ACCUMULATE, True if const_expr(i > 0) else accumulate)
+        steps = range(cute.size(a.shape[2]))[first:last]
+        for i in cutlass.range_constexpr(steps.start, steps.stop):
+            atom.set(tcgen05.Field.ACCUMULATE, True if const_expr(i > first) else accumulate)
             cute.gemm(atom, acc, a[None, None, i], b[None, None, i], acc)
 
     @cute.jit
@@ -583,14 +597,11 @@ class Forward:
                     slot, phase = next_slot(slot, phase, self.stages)
                 for h in cutlass.range_constexpr(self.q_tiles):
                     if has(before, h):
+                        p_v = (mma_pv, acc_o[h], frag_p[h], frag_v[None, None, None, v_slot])
                         wait_tmem(barriers.p_full + h, bit(p_phase, h))
-                        self.gemm(
-                            mma_pv,
-                            acc_o[h],
-                            frag_p[h],
-                            frag_v[None, None, None, v_slot],
-                            has(seen, h),
-                        )
+                        self.gemm(*p_v, has(seen, h), last=P_EARLY // MMA_K)
+                        wait_tmem(barriers.p_rest + h, bit(p_phase, h))
+                        self.gemm(*p_v, True, first=P_EARLY // MMA_K)
                         p_phase ^= 1 << h
                         seen |= 1 << h
                     if e == item.count and has(seen, h):
@@ -688,10 +699,16 @@ class Forward:
                     scale[thread, tile_index] = factor
                     arrive_warp(barriers.scale_full + tile_index)
                     self.probabilities(
-                        scores, shape_p, save, target, scale_log2, -safe * scale_log2
+                        scores,
+                        shape_p,
+                        save,
+                        target,
+                        scale_log2,
+                        -safe * scale_log2,
+                        barriers.p_full + tile_index,
                     )
                     cute.arch.fence_view_async_tmem_store()
-                    arrive_warp_tmem(barriers.p_full + tile_index)
+                    arrive_warp_tmem(barriers.p_rest + tile_index)
                     row_sum = row_total(scores, row_sum * factor)
                     steps += 1
             if steps > 0:
@@ -711,8 +728,12 @@ class Forward:
         target: cute.Tensor,
         scale_log2: Float32,
         bias: Float32,
+        early: cute.Pointer,
     ) -> None:
-        """P of a row into tensor memory, a chunk at a time, so that few registers hold it."""
+        """P of a row into tensor memory, a chunk at a time, so that few registers hold it.
+
+        Arrives at `early` once the first P_EARLY keys are there.
+        """
         words = cute.make_rmem_tensor(shape_p, Float32)
         halves = cute.make_tensor(
             cute.recast_ptr(words.iterator, dtype=self.dtype), cute.make_layout(TILE_K)
@@ -725,6 +746,9 @@ class Forward:
             exponentials(by_chunk[None, i], scale_log2, bias)
             halves[None, i].store(by_chunk[None, i].load().to(self.dtype))
             cute.copy(save, words[None, None, i], target[None, None, i])
+            if const_expr((i + 1) * CHUNK == P_EARLY):
+                cute.arch.fence_view_async_tmem_store()
+                arrive_warp_tmem(early)
 
     @cute.jit
     def correction(
