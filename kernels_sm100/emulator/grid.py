@@ -107,6 +107,11 @@ class Grid:
                 "too much shared memory", f"{shared - 1024} bytes", f"at most {MOST_SHARED}"
             )
         size = int(np.prod(launch.cluster))
+        total = int(np.prod(launch.grid))
+        if launch.cooperative and total > self.resident:
+            raise _refuse(
+                "cooperative grid that is not resident", total, f"at most {self.resident}"
+            )
         if self.resident < size:
             raise _refuse("fewer resident CTAs than a cluster", self.resident, f"at least {size}")
 
@@ -208,6 +213,7 @@ class Grid:
 
     def _retire(self, cluster: Cluster) -> None:
         """Count what a cluster did, and check what it left behind."""
+        self.engine.finish(cluster)
         lengths = np.array([*self.program.lengths, 0])
         report = self.report
         for cta in cluster.ctas:
@@ -222,7 +228,7 @@ class Grid:
                     for instruction in self.program.kernel.instructions[first:last]:
                         report.lines[instruction.line] += count
             cta.check_exit()
-            cta.warps = []
+        cluster.release()
 
 
 def run(launch: Launch, memory: GlobalMemory, **options: Any) -> Report:

@@ -37,6 +37,14 @@ class Cluster:
         if self.races is not None:
             self.races.attach()
 
+    def release(self) -> None:
+        """Let go of memories and shadows; who was who stays known to reports."""
+        for cta in self.ctas:
+            cta.warps = []
+            del cta.shared, cta.tmem
+        if self.races is not None:
+            self.races.detach()
+
     def finished(self) -> bool:
         """Whether all CTAs have exited."""
         return all(cta.finished() for cta in self.ctas)

@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from kernels_sm100.errors import sentence
 
+MOST_LINES = 64
+
 if TYPE_CHECKING:
     from kernels_sm100.emulator.machine.cta import Cta
     from kernels_sm100.emulator.machine.fragment import Fragment
@@ -40,4 +42,6 @@ def describe(ctas: list["Cta"], *, spinning: bool) -> str:
         remedy="find the first barrier below whose arrivals are missing",
     )
     lines = [_line(warp, fragment) for warp in warps for fragment in warp.fragments]
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"  and {len(lines) - MOST_LINES} more"]
     return "\n".join([head, *lines])

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from kernels_sm100.emulator.machine.cluster import Cluster
     from kernels_sm100.emulator.machine.warp import Warp
 
 
@@ -74,6 +75,16 @@ class Engine:
             del self.pipes[keys[at]]
         work.complete()
         return True
+
+    def finish(self, cluster: "Cluster") -> None:
+        """Complete what the warps of a cluster issued: its memories are about to go."""
+        mine = [work for work in self.loads if work.warp.cta.cluster is cluster]
+        self.loads = [work for work in self.loads if work.warp.cta.cluster is not cluster]
+        for key, queue in list(self.pipes.items()):
+            if queue[0].warp.cta.cluster is cluster:  # a pipe belongs to one cluster
+                mine += self.pipes.pop(key)
+        for work in mine:
+            work.complete()
 
     def drain(self) -> None:
         """Complete everything."""

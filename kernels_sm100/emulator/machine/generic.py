@@ -168,6 +168,8 @@ def store(
         if warp.races is not None:
             warp.races.global_access(warp, found, offsets, width, write=octets, order=order)
         found.data[at] = octets
+        if warp.races is not None:
+            shared.check_lanes(warp, found.data[at].ravel(), octets.ravel())
         if found.written is not None:
             found.written[at] = True
     warp.grid.events += 1

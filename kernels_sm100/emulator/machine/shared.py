@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
-from kernels_sm100.errors import BarrierError, MemoryFault, MisalignedAccess, UninitialisedRead
+from kernels_sm100.errors import (
+    BarrierError,
+    MemoryFault,
+    MisalignedAccess,
+    RaceError,
+    UninitialisedRead,
+)
 
 if TYPE_CHECKING:
     from kernels_sm100.emulator.machine.warp import Warp
@@ -46,6 +52,20 @@ class SharedMemory:
     def contains(self, offset: int, size: int) -> bool:
         """Whether a range lies inside."""
         return self.start <= offset and offset + size <= self.end
+
+
+def check_lanes(warp: "Warp", kept: Lanes, value: Lanes) -> None:
+    """Refuse a store whose lanes put different values into one place: which one stays is luck."""
+    lost = kept != value
+    if np.count_nonzero(lost):
+        lane = int(np.argmax(lost))
+        warp.fault(
+            RaceError,
+            what="race: lanes of one store write different values to one place",
+            got=f"{int(value[lane]):#x} lost to {int(kept[lane]):#x}",
+            wanted="a place for each lane, or one lane that stores",
+            remedy="check the address, or elect a lane",
+        )
 
 
 def check_target(warp: "Warp", memory: SharedMemory, offset: int, size: int, verb: str) -> None:
@@ -180,6 +200,8 @@ def store(
         index = at + np.uint32(j) if j else at
         view[index] = value if mask is None else value[mask]
         shadow[index] = WRITTEN[size]
+        if warp.races is not None:
+            check_lanes(warp, view[index], value if mask is None else value[mask])
     warp.grid.events += 1
 
 

@@ -61,6 +61,11 @@ class Relation:
         self.shared = [Shadow(cta.shared.data.size // 4, self.actors) for cta in ctas]
         self.tensor = [Shadow(QUARTERS * COLUMNS, self.actors) for _ in ctas]
 
+    def detach(self) -> None:
+        """Drop shadows and clocks, once the CTAs are gone."""
+        self.shared, self.tensor, self.clocks = [], [], []
+        self.gates.clear()
+
     # Actors
 
     def actor(self, key: Hashable, name: str) -> int:

@@ -203,6 +203,7 @@ def test_lengths_of_launches_are_checked():
         ({"block": (1025, 1, 1)}, "impossible block"),
         ({"grid": (3, 1, 1), "cluster": (2, 1, 1)}, "clusters do not divide"),
         ({"shared_bytes": 240_000}, "too much shared memory"),
+        ({"grid": (149, 1, 1), "cooperative": True}, "cooperative grid that is not resident"),
         ({"parameters": (b"12345678",)}, r"got sizes \[8\], wanted sizes \[\]"),
     ]:
         with pytest.raises(LaunchError, match=said):

@@ -210,3 +210,10 @@ def test_atomics_on_shared_memory_are_no_race():
     )
 
     assert out[0] == 128
+
+
+@pytest.mark.parametrize("place", ["shared.b32 [%r1]", "global.b32 [%d0]"])
+def test_lanes_of_one_store_that_disagree(place):
+    with pytest.raises(RaceError, match="lanes of one store write different values to one place"):
+        run(f"st.{place}, %r0;", np.zeros(1, "u4"))
+    run(f"mov.u32 %r2, 7;\nst.{place}, %r2;", np.zeros(1, "u4"))
