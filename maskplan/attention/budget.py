@@ -100,7 +100,9 @@ def compare(
     size = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0).abs()
     names, place = torch.unique(block, return_inverse=True)
     worst, allowed = _largest(error, place, len(names)), _largest(noise, place, len(names))
-    least = torch.as_tensor(floor, dtype=torch.float64).expand(exact[..., :1].shape)
+    least = torch.as_tensor(floor, dtype=torch.float64, device=exact.device).expand(
+        exact[..., :1].shape
+    )
     largest = _largest(size, place, len(names))
     floors = _largest(least, place, len(names))
     budget = 2 * (allowed + unit * largest) + floors

@@ -11,6 +11,7 @@ from maskplan.attention.dispatch import run
 from maskplan.attention.oracle import key_side, query_side
 from maskplan.errors import MaskplanError, sentence
 from maskplan.lower.lowered import LoweredPlan
+from maskplan.lower.plan_cache import PlanCache
 from maskplan.plan import Plan
 
 _SHOWN = 5  # faults printed per tensor
@@ -131,7 +132,7 @@ def verify(
     known = check_plan_type(plan)
     call, dout, dlse = _inputs(known, dims, (heads, kv_heads), dtype, backward, seed)
     place = known.device if device is None else torch.device(device)
-    name, out, lse, dq, dk, dv = _found(call, known.to(place), backend, dout, dlse)
+    name, out, lse, dq, dk, dv = _found(call, known, place, backend, dout, dlse)
     rows = _places(call.plan.seqlen_q, samples, seed)
     keys = _places(call.plan.seqlen_k, samples, seed + 1)
     found = Results(
@@ -239,13 +240,21 @@ def _on(call: AttentionCall, device: torch.device) -> AttentionCall:
 
 
 def _found(
-    call: AttentionCall, plan: Plan | LoweredPlan, backend: str, dout: Tensor, dlse: Tensor
+    call: AttentionCall,
+    plan: Plan | LoweredPlan,
+    place: torch.device,
+    backend: str,
+    dout: Tensor,
+    dlse: Tensor,
 ) -> tuple[str, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(backend, out, lse, dq, dk, dv) of the call on the device of `plan`, brought to the CPU."""
-    q, k, v = (x.detach().to(plan.device).requires_grad_() for x in (call.q, call.k, call.v))
+    """(backend, out, lse, dq, dk, dv) of the call on a device, brought to the CPU."""
+    # An exact plan is lowered where it is, since that takes any blocks, and then moved.
+    cache = PlanCache(1) if isinstance(plan, Plan) and plan.device != place else None
+    plan = plan if cache is not None else plan.to(place)
+    q, k, v = (x.detach().to(place).requires_grad_() for x in (call.q, call.k, call.v))
     name, out, lse = run(
         q, k, v, plan, scale=call.scale, layout="bshd", backend=backend, backward=call.backward,
-        deterministic=call.deterministic, cache=None,
+        deterministic=call.deterministic, cache=cache,
     )  # fmt: skip
     given = (dout.to(out.device), dlse.to(lse))
     grads = torch.autograd.grad((out, lse), (q, k, v), given, materialize_grads=True)

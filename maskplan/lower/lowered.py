@@ -58,8 +58,7 @@ class LoweredPlan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "packed", pack(self))
-        if self.plan.status is None:
-            _leave_open(self)
+        _leave_open(self)
 
     @property
     def seqlen_q(self) -> int:
@@ -101,8 +100,8 @@ class LoweredPlan:
 def _leave_open(lowered: LoweredPlan) -> None:
     """Tell the compiler that numbers of blocks and tiles, and widths of lists, are no constants.
 
-    Another exact plan of the same lengths then runs in the same compiled region. (A device plan
-    has room by its shapes, which are the same for each.)
+    Another plan of the same lengths then runs in the same compiled region. (Where there is none or
+    one of something, the compiler insists on a constant.)
     """
     for tensor in lowered.packed.tensors:
         if tensor is not lowered.pattern_id:

@@ -26,6 +26,7 @@ CUDA = "cuda"
 ENGINES = ("flex", "fa4")
 HEADS = ((2, 2), (4, 2), (4, 1))  # MHA, GQA, MQA
 NARROW = torch.bfloat16
+TOKENS = 400  # three whole blocks and a part of one: more than one tile
 
 
 def usable(backend: str, plan: mp.Plan, heads: tuple[int, int], dims: tuple[int, int], **options):
@@ -200,7 +201,7 @@ class Block(nn.Module):
         return x + self.project(attention(q, k, v, plan).flatten(2))
 
 
-def lowered_plans(backend: str, tokens: int = 384) -> tuple[mp.LoweredPlan, mp.LoweredPlan]:
+def lowered_plans(backend: str, tokens: int = TOKENS) -> tuple[mp.LoweredPlan, mp.LoweredPlan]:
     plans = (
         mp.causal(tokens, tokens, block_size=(128, 128)),
         mp.sliding_window(tokens, tokens, block_size=(128, 128), left=90, right=40),
@@ -233,7 +234,7 @@ def test_a_compiled_block_is_one_graph_for_two_plans(backend):
     block = Block().to(CUDA, NARROW)
     counter = CompileCounterWithBackend("inductor")
     compiled = torch.compile(block, backend=counter, fullgraph=True)
-    x = torch.randn(2, 384, 128, device=CUDA, dtype=NARROW)
+    x = torch.randn(2, TOKENS, 128, device=CUDA, dtype=NARROW)
     for lowered in (*lowered_plans(backend), *lowered_plans(backend)):
         close(gradients(block, compiled, lowered, x), gradients(block, block, lowered, x))
 
@@ -244,9 +245,9 @@ def test_a_compiled_block_is_one_graph_for_two_plans(backend):
 def test_a_cuda_graph_of_forward_and_backward(backend):
     lowered, _ = lowered_plans(backend)
     q, k, v = (
-        torch.randn(2, 384, 2, 64, device=CUDA, dtype=NARROW).requires_grad_() for _ in range(3)
+        torch.randn(2, TOKENS, 2, 64, device=CUDA, dtype=NARROW).requires_grad_() for _ in range(3)
     )
-    dout = torch.randn(2, 384, 2, 64, device=CUDA, dtype=NARROW)
+    dout = torch.randn(2, TOKENS, 2, 64, device=CUDA, dtype=NARROW)
 
     def step() -> list[Tensor]:
         out = attention(q, k, v, lowered)
@@ -273,7 +274,7 @@ def test_a_cuda_graph_of_forward_and_backward(backend):
 def test_no_call_waits_for_the_gpu(backend):
     lowered, _ = lowered_plans(backend)
     q, k, v = (
-        torch.randn(1, 384, 2, 64, device=CUDA, dtype=NARROW).requires_grad_() for _ in range(3)
+        torch.randn(1, TOKENS, 2, 64, device=CUDA, dtype=NARROW).requires_grad_() for _ in range(3)
     )
     attention(q, k, v, lowered).sum().backward()
     torch.cuda.synchronize()
@@ -289,7 +290,7 @@ def test_no_call_waits_for_the_gpu(backend):
 def test_activation_checkpointing(backend, reentrant):
     torch.manual_seed(0)
     block, (lowered, _) = Block().to(CUDA, NARROW), lowered_plans(backend)
-    x = torch.randn(2, 384, 128, device=CUDA, dtype=NARROW)
+    x = torch.randn(2, TOKENS, 128, device=CUDA, dtype=NARROW)
 
     def run(x: Tensor, plan: object) -> Tensor:
         return checkpoint(block, x, plan, use_reentrant=reentrant)
@@ -300,7 +301,7 @@ def test_activation_checkpointing(backend, reentrant):
 @pytest.mark.parametrize("backend", ENGINES)
 def test_autocast_and_inference(backend):
     lowered, _ = lowered_plans(backend)
-    q, k, v = (torch.randn(1, 384, 2, 64, device=CUDA) for _ in range(3))
+    q, k, v = (torch.randn(1, TOKENS, 2, 64, device=CUDA) for _ in range(3))
     wanted = attention(q.to(NARROW), k.to(NARROW), v.to(NARROW), lowered)
     with torch.autocast("cuda", dtype=NARROW):
         found = attention(q, k, v, lowered)
@@ -314,9 +315,9 @@ def test_autocast_and_inference(backend):
 
 @pytest.mark.parametrize("backend", ENGINES)
 def test_a_cache_moves_a_plan_once(backend):
-    plan, cache = mp.causal(384, 384, block_size=(128, 128)), mp.PlanCache()
+    plan, cache = mp.causal(TOKENS, TOKENS, block_size=(128, 128)), mp.PlanCache()
     usable(backend, plan, (2, 2), (64, 64))
-    q, k, v = (torch.randn(1, 384, 2, 64, device=CUDA, dtype=NARROW) for _ in range(3))
+    q, k, v = (torch.randn(1, TOKENS, 2, 64, device=CUDA, dtype=NARROW) for _ in range(3))
     found = [attention(q, k, v, plan, backend=backend, cache=cache) for _ in range(3)]
 
     assert (cache.stats.hits, cache.stats.misses) == (2, 1)
@@ -327,7 +328,7 @@ def test_a_cache_moves_a_plan_once(backend):
 def test_an_exact_plan_and_a_device_plan_lower_alike(backend):
     exact, _ = lowered_plans(backend)
     device = exact.plan.cpu().to(CUDA).lower(backend, head_dim=64, heads=2)
-    q, k, v = (torch.randn(1, 384, 2, 64, device=CUDA, dtype=NARROW) for _ in range(3))
+    q, k, v = (torch.randn(1, TOKENS, 2, 64, device=CUDA, dtype=NARROW) for _ in range(3))
 
     assert torch.equal(attention(q, k, v, device), attention(q, k, v, exact))
 
