@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kernels_sm100.emulator.grid import program
 from kernels_sm100.emulator.mutation import try_mutant
+from kernels_sm100.emulator.parser import parse
 from kernels_sm100.launch import CompileCache
 from tests.kernels.mutation.subjects import SCHEDULES, SUBJECTS, Subject
 
@@ -42,6 +44,12 @@ def identity(row: Row) -> tuple[Any, ...]:
     return tuple(
         row.get(name) for name in ("what", "subject", "kernel", "line", "text", "schedule")
     )
+
+
+def forget() -> None:
+    """Drop what the emulator keeps of programs that it has run."""
+    program.cache_clear()
+    parse.cache_clear()
 
 
 def timed(name: str, subject: Subject) -> Iterator[Row]:
@@ -79,6 +87,7 @@ def mutated(name: str, subject: Subject, done: set[tuple[Any, ...]]) -> Iterator
             continue
         started = time.perf_counter()
         verdict = try_mutant(mutant, subject.run, SCHEDULES)
+        forget()  # each mutant is a program of its own
         yield row | {
             "killer": verdict.killer,
             "by": "/".join(map(str, list(verdict.killers)[-1])) if verdict.killed else None,
