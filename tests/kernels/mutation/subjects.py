@@ -15,6 +15,10 @@ from kernels_sm100.launch import CompileCache, compile_kernel
 SCHEDULES = (("round_robin", 0), ("lazy", 0), ("random", 1), ("random_eager", 2), ("random", 3))
 
 
+class NewWarning(WrongValues):
+    """The emulator warns of something that it does not warn of in the kernel as it is."""
+
+
 @dataclass
 class Subject:
     """A kernel under mutation.
@@ -23,11 +27,13 @@ class Subject:
         call: poisons the outputs and calls host code, which launches one kernel.
         right: whether the outputs are right.
         strict: whether results of tcgen05.ld may be used only behind a wait for them.
+        warnings: what the emulator warns of in the kernel as it is; set by `baseline`.
     """
 
     call: Callable[[Callable[[Launch, GlobalMemory], Any]], Any]
     right: Callable[[], bool]
     strict: bool = True
+    warnings: frozenset[str] = frozenset()
 
     def baseline(self) -> tuple[Launch, Report]:
         """The launch as it is, and what it did."""
@@ -39,16 +45,19 @@ class Subject:
         self.call(note)
         assert self.right()
         ((launch, report),) = heard
+        self.warnings = frozenset(report.warnings)
         return launch, report
 
     def run(self, ptx: str, schedule: str, seed: int) -> None:
-        """Run other PTX in place of the kernel's own."""
+        """Run other PTX in place of the kernel's own, after `baseline`."""
 
         def mutated(launch: Launch, memory: GlobalMemory) -> None:
-            emulate(
+            report = emulate(
                 replace(launch, ptx=ptx), memory, schedule=schedule, seed=seed,
                 strict_tmem_loads=self.strict,
             )  # fmt: skip
+            if added := set(report.warnings) - self.warnings:
+                raise NewWarning(", ".join(sorted(added)))
 
         self.call(mutated)
         if not self.right():

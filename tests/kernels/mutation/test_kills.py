@@ -1,14 +1,14 @@
-"""Every mutant of two tutorial kernels is killed, but for those that are argued away here."""
+"""Every mutant of tutorial kernels is killed, but for those that are argued away here."""
 
 import pytest
 
 pytest.importorskip("cutlass", reason="kernels are written in CuTe DSL (extra sm100)")
 
 from kernels_sm100.emulator.mutation import kill_rates
-from tests.kernels.mutation.subjects import gemm_subject, ring_subject, table
+from tests.kernels.mutation.subjects import gemm_subject, ring_subject, table, tile_subject
 
 # Not modelled: lanes of a warp are one actor, so that what they do to each other is not seen.
-NOT_MODELLED = {"warp sync", "tmem wait"}
+NOT_MODELLED = {"warp sync"}
 
 
 def survivors(found):
@@ -41,5 +41,12 @@ def test_a_product(compile_cache):
     assert rates["wait"][:2] == (7, 9)
     assert rates["commit"][:2] == (3, 4)
     assert rates["expect_tx"][:2] == (5, 5)
-    assert rates["dealloc"][:2] == (1, 1)
+    assert rates["tmem wait"][:2] == rates["dealloc"][:2] == (1, 1)
     assert rates["barrier sync"][:2] == (2, 2)
+
+
+def test_tiles(compile_cache):
+    found = tile_subject(compile_cache).verdicts()
+
+    assert survivors(found) == [], table(found)
+    assert {v.mutant.kind for v in found} >= {"group commit", "group wait", "proxy fence"}
