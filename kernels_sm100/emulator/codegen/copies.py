@@ -190,4 +190,4 @@ def store_async(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     token = "u4" if m["type"].endswith("32") else "u8"
     values = ", ".join(e.read(v, token) for v in e.list(i.arguments[1]))
     target, place = e.address(i.arguments[0], "u4"), e.address(i.arguments[2], "u4")
-    e.effect(f"bulk.store_async(w, {target}, ({values},), {place}, {e.mask})")
+    e.effect(f"remote.store_async(w, {target}, ({values},), {place}, {e.mask})")

@@ -12,19 +12,16 @@ value. A predicated instruction is computed for all lanes and blended, unless it
 """
 
 import re
-import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from kernels_sm100.emulator.codegen import literals
+from kernels_sm100.emulator.codegen.literals import Literal
 from kernels_sm100.emulator.codegen.tokens import (
     BYTES,
-    DOUBLE,
     DTYPE,
-    FLOAT,
-    LANES,
-    PRED,
     STORAGE,
     unsigned,
 )
@@ -34,9 +31,6 @@ from kernels_sm100.errors import UnknownInstruction, sentence
 if TYPE_CHECKING:
     from kernels_sm100.emulator.codegen.program import Program
 
-INTEGER = re.compile(r"(-?)(0[xX][0-9a-fA-F]+|\d+)[uU]?")
-HEX_FLOAT = re.compile(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})")
-DECIMAL = re.compile(r"-?\d+\.\d*(?:[eE][-+]?\d+)?")
 SYMBOL = re.compile(r"([A-Za-z_$][\w$]*)(?:\s*\+\s*(\d+))?")
 ADDRESS = re.compile(r"\[\s*(%?[\w$]+)\s*(?:([+-])\s*(-?(?:0x[0-9a-fA-F]+|\d+)))?\s*\]")
 SPECIAL = re.compile(
@@ -45,12 +39,6 @@ SPECIAL = re.compile(
     r"|total_smem_size|lanemask_(?:lt|le|eq|ge|gt)|is_explicit_cluster|gridid)"
 )
 CLOCK = re.compile(r"%(clock|clock_hi|clock64|globaltimer|globaltimer_lo|globaltimer_hi)")
-
-
-def _bits(pattern: int, token: str) -> np.ndarray:
-    """32 lanes of a bit pattern, as `token`."""
-    value = pattern & ((1 << 8 * BYTES[token]) - 1)
-    return np.full(LANES, value, dtype=DTYPE[unsigned(token)]).view(DTYPE[token])
 
 
 class Emitter:
@@ -155,25 +143,9 @@ class Emitter:
         """Name of a constant array in the generated code."""
         return self.program.constant(array)
 
-    def immediate(self, operand: str, token: str) -> np.ndarray | None:
+    def immediate(self, operand: str, token: str) -> Literal | None:
         """32 lanes of a literal, or None if it is none."""
-        if found := INTEGER.fullmatch(operand):
-            value = int(found[2], 8 if re.fullmatch(r"0[0-7]+", found[2]) else 0)
-            value = -value if found[1] else value
-            if token == PRED:
-                return np.full(LANES, value != 0)
-            return _bits(value, token)
-        if found := HEX_FLOAT.fullmatch(operand):
-            bits = int(found[1] or found[2], 16)
-            if token == DOUBLE and found[1]:
-                return np.full(LANES, struct.unpack("<f", struct.pack("<I", bits))[0])
-            if token == FLOAT and found[2]:
-                double = struct.unpack("<d", struct.pack("<Q", bits))[0]
-                return np.full(LANES, double, dtype=np.float32)
-            return _bits(bits, token)
-        if DECIMAL.fullmatch(operand):
-            return np.full(LANES, float(operand), DTYPE[token]) if token[0] == "f" else None
-        return None
+        return literals.immediate(operand, token)
 
     def symbol(self, operand: str) -> str | None:
         """Expression (u8) for the address of a variable, or None if it is none."""
@@ -279,7 +251,7 @@ class Emitter:
         value = self.read(base, token)
         if not offset:
             return value
-        return self.let(f"{value} + {self.constant(_bits(offset, token))}")
+        return self.let(f"{value} + {self.constant(literals.lanes_of(offset, token))}")
 
     def carry(self) -> str:
         """The carry flag of each lane, 0 or 1."""

@@ -15,6 +15,7 @@ from kernels_sm100.emulator.machine import (
     generic,
     local,
     mbarrier,
+    remote,
     shared,
     tma,
     tmem,
@@ -35,7 +36,7 @@ def pairs(mask: Mask) -> Mask:
 
 MODULES = (
     bits, convert, exchange, floating, half, integer, atomics, barriers, bulk, cpasync, generic,
-    local, mbarrier, shared, tma, tmem, umma,
+    local, mbarrier, remote, shared, tma, tmem, umma,
 )  # fmt: skip
 LIBRARY: dict[str, Any] = {module.__name__.rsplit(".", 1)[-1]: module for module in MODULES}
 LIBRARY |= {

@@ -1,4 +1,4 @@
-"""Bulk copies, cp.async and st.async."""
+"""Bulk copies and reductions, exchange between CTAs, and st.async."""
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ from kernels_sm100.errors import (
 from tests.kernels.emulator.snippet import aligned, run
 
 SCHEDULES = ["round_robin", "lazy", "random"]
+
+
 BARRIER = """
     setp.eq.u32 %p1, %r0, 0;
     mov.u32 %r3, 1;
@@ -21,12 +23,18 @@ BARRIER = """
     @%p1 fence.mbarrier_init.release.cluster;
     bar.sync 0;
 """
+
+
 WAIT = "W:\nmbarrier.try_wait.parity.shared::cta.b64 %p2, [%r1+8192], 0;\n@!%p2 bra W;"
+
+
 LOAD = """
     mov.u32 %r4, 512;
     @%p1 mbarrier.arrive.expect_tx.shared.b64 _, [%r1+8192], %r4;
     @%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%d1], %r4, [%r1+8192];
 """
+
+
 OUT = """
     mad.lo.u32 %r8, %r0, 16, %r1;
     ld.shared.v4.b32 {%r20, %r21, %r22, %r23}, [%r8];
@@ -97,7 +105,11 @@ STORE = """
     bar.warp.sync -1;
     st.shared.v4.b32 [%r8], {%r0, %r0, %r0, %r0};
 """
+
+
 COPY = "cp.async.bulk.global.shared::cta.bulk_group"
+
+
 ADD = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add"
 
 
@@ -270,62 +282,6 @@ def test_stores_with_a_barrier_of_another_cta():
     run(body, out, grid=2, cluster=2)
 
     assert out.tolist() == [1, 0]
-
-
-ASYNC = """
-    mad.lo.u32 %r8, %r0, 16, %r1;
-    mad.wide.u32 %d20, %r0, 16, %d1;
-    cp.async.cg.shared.global.L2::128B [%r8], [%d20], 16;
-    cp.async.commit_group;
-    cp.async.ca.shared.global [%r8+512], [%d20], 16, TAKEN;
-    cp.async.commit_group;
-    cp.async.wait_group 1;
-    ld.shared.b32 %r9, [%r8+4];
-    cp.async.wait_all;
-    ld.shared.b32 %r10, [%r8+516];
-    mad.wide.u32 %d21, %r0, 8, %d0;
-    st.global.v2.b32 [%d21], {%r9, %r10};
-"""
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("taken", "kept"), [("16", 1), ("0", 0), ("4", 0)])
-def test_copies_in_groups(schedule, taken, kept):
-    a, out = numbers(), aligned((32, 2), np.float32)
-
-    run(ASYNC.replace("TAKEN", taken), out, a, schedule=schedule)
-
-    np.testing.assert_array_equal(out, np.stack([a[1::4], a[1::4] * kept], axis=1))
-
-
-@pytest.mark.parametrize("wait", ["cp.async.wait_group 1;", "cp.async.wait_all;"])
-def test_reading_a_copy_without_its_wait(wait):
-    body = ASYNC.replace("TAKEN", "16").replace(wait, "")
-
-    with pytest.raises(RaceError, match=r"cp.async of warp 0"):
-        run(body, aligned((32, 2), np.float32), numbers())
-    with pytest.raises(UninitialisedRead):
-        run(body, aligned((32, 2), np.float32), numbers(), schedule="lazy", races=False)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_copies_arrive_at_a_barrier(schedule):
-    a, out = numbers(), aligned((32,), np.float32)
-    body = (
-        BARRIER.replace("mov.u32 %r3, 1;", "mov.u32 %r3, 32;")
-        + """
-        mad.lo.u32 %r8, %r0, 4, %r1;
-        mad.wide.u32 %d20, %r0, 4, %d1;
-        cp.async.ca.shared.global [%r8], [%d20], 4;
-        cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1+8192];
-        """
-        + WAIT
-        + "mad.wide.u32 %d21, %r0, 4, %d0;\nld.shared.b32 %r9, [%r8];\nst.global.b32 [%d21], %r9;"
-    )
-
-    run(body, out, a, schedule=schedule)
-
-    np.testing.assert_array_equal(out, a[:32])
 
 
 def test_groups_belong_to_the_lane_that_commits():

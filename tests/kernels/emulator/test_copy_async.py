@@ -1,0 +1,66 @@
+"""cp.async: groups of a thread, and arrivals at mbarriers."""
+
+import numpy as np
+import pytest
+
+from kernels_sm100.errors import (
+    RaceError,
+    UninitialisedRead,
+)
+from tests.kernels.emulator.snippet import aligned, run
+from tests.kernels.emulator.test_bulk import BARRIER, SCHEDULES, WAIT, numbers
+
+ASYNC = """
+    mad.lo.u32 %r8, %r0, 16, %r1;
+    mad.wide.u32 %d20, %r0, 16, %d1;
+    cp.async.cg.shared.global.L2::128B [%r8], [%d20], 16;
+    cp.async.commit_group;
+    cp.async.ca.shared.global [%r8+512], [%d20], 16, TAKEN;
+    cp.async.commit_group;
+    cp.async.wait_group 1;
+    ld.shared.b32 %r9, [%r8+4];
+    cp.async.wait_all;
+    ld.shared.b32 %r10, [%r8+516];
+    mad.wide.u32 %d21, %r0, 8, %d0;
+    st.global.v2.b32 [%d21], {%r9, %r10};
+"""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("taken", "kept"), [("16", 1), ("0", 0), ("4", 0)])
+def test_copies_in_groups(schedule, taken, kept):
+    a, out = numbers(), aligned((32, 2), np.float32)
+
+    run(ASYNC.replace("TAKEN", taken), out, a, schedule=schedule)
+
+    np.testing.assert_array_equal(out, np.stack([a[1::4], a[1::4] * kept], axis=1))
+
+
+@pytest.mark.parametrize("wait", ["cp.async.wait_group 1;", "cp.async.wait_all;"])
+def test_reading_a_copy_without_its_wait(wait):
+    body = ASYNC.replace("TAKEN", "16").replace(wait, "")
+
+    with pytest.raises(RaceError, match=r"cp.async of warp 0"):
+        run(body, aligned((32, 2), np.float32), numbers())
+    with pytest.raises(UninitialisedRead):
+        run(body, aligned((32, 2), np.float32), numbers(), schedule="lazy", races=False)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_copies_arrive_at_a_barrier(schedule):
+    a, out = numbers(), aligned((32,), np.float32)
+    body = (
+        BARRIER.replace("mov.u32 %r3, 1;", "mov.u32 %r3, 32;")
+        + """
+        mad.lo.u32 %r8, %r0, 4, %r1;
+        mad.wide.u32 %d20, %r0, 4, %d1;
+        cp.async.ca.shared.global [%r8], [%d20], 4;
+        cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1+8192];
+        """
+        + WAIT
+        + "mad.wide.u32 %d21, %r0, 4, %d0;\nld.shared.b32 %r9, [%r8];\nst.global.b32 [%d21], %r9;"
+    )
+
+    run(body, out, a, schedule=schedule)
+
+    np.testing.assert_array_equal(out, a[:32])
