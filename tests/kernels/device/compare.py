@@ -12,7 +12,7 @@ import torch
 
 from kernels_sm100.emulator import emulate
 from kernels_sm100.launch import CompileCache, compile_kernel
-from tests.kernels.tutorial import async_copy, elementwise, ordered_sum, ring, tma_tiles
+from tests.kernels.tutorial import async_copy, bulk_rows, elementwise, ordered_sum, ring, tma_tiles
 
 Case = tuple[Callable[[Any], Any], Any, list[torch.Tensor]]
 ARCHITECTURES = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a"}
@@ -50,6 +50,10 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield f"ring of {rows} rows", (
             ring.build, ring.RingConfig(), [normal(rows, 128), torch.zeros(128)],
         )  # fmt: skip
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(2))[:50].int()
+    yield "bulk copies of rows", (
+        bulk_rows.build, bulk_rows.BulkRowsConfig(), [normal(50, 48), order, torch.zeros(60, 48)],
+    )  # fmt: skip
     for descending in (False, True):
         config = ordered_sum.OrderedSumConfig(descending=descending)
         scales = 10.0 ** torch.randint(-6, 6, (37, 1), generator=torch.Generator().manual_seed(1))

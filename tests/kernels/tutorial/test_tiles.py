@@ -10,6 +10,7 @@ from kernels_sm100.launch import compile_kernel
 from tests.kernels.emulated import SCHEDULE_IDS, SCHEDULES, run
 from tests.kernels.tutorial import (
     async_copy,
+    bulk_rows,
     elementwise,
     gather_rows,
     ordered_sum,
@@ -141,3 +142,18 @@ def test_a_ring_wraps(compile_cache, rng, schedule, rows):
 
     np.testing.assert_array_equal(out, x.sum(0))
     assert report.counts["tma_load"] == 2 * -(-rows // config.rows)
+
+
+@schedules
+@pytest.mark.parametrize("rows", [1, 32, 50])
+def test_rows_by_bulk_copies(compile_cache, rng, schedule, rows):
+    config = bulk_rows.BulkRowsConfig()
+    compiled = compile_kernel(bulk_rows.build, config, cache=compile_cache)
+    x = rng.normal(size=(rows, config.columns)).astype(np.float32)
+    index = rng.permutation(rows + 9)[:rows].astype(np.int32)
+    out = np.full((rows + 9, config.columns), np.nan, np.float32)
+    run(compiled, x, index, out, schedule=schedule, unwritten=["out"])
+
+    expected = np.full_like(out, np.nan)
+    expected[index] = x + np.float32(1)
+    np.testing.assert_array_equal(out, expected)
