@@ -233,4 +233,5 @@ class Grid:
 
 def run(launch: Launch, memory: GlobalMemory, **options: Any) -> Report:
     """Run a launch; see `launch.emulate`."""
-    return Grid(launch, memory, **options).run()
+    with np.errstate(all="ignore"):  # overflow and NaN are the kernel's affair
+        return Grid(launch, memory, **options).run()

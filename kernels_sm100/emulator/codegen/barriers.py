@@ -97,9 +97,11 @@ def named_sync(e: Emitter, i: Instruction, _: re.Match[str]) -> None:
     e.put(f"if {guard(e, i)}{call}: return BLOCKED")
 
 
-@form(r"(bar|barrier)(?:\.cta)?\.arrive(?:\.aligned)?", convergent=False)
+@form(r"(bar|barrier)(?:\.cta)?\.arrive(?:\.aligned)?", convergent=True)
 def named_arrive(e: Emitter, i: Instruction, _: re.Match[str]) -> None:
     """Arrive at a named barrier and go on."""
+    if _aligned(i):
+        together(e)
     number, count = _named(e, i)
     e.effect(f"barriers.arrive(w, {number}, {count}, {e.mask}, {_aligned(i)})")
 

@@ -179,7 +179,8 @@ class Program:
             known, match = found
             emitter.begin(instruction)
             if known.convergent and instruction.predicate is not None:
-                emitter.unknown("a warp-wide instruction without a predicate")
+                emitter.put(f"w.line = {instruction.line}")
+                emitter.put(f"w.check_uniform({emitter.mask}, m)")
             if self.strict_tmem_loads:
                 self._check_waited(emitter, instruction)
             known.generate(emitter, instruction, match)

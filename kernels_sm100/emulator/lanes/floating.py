@@ -26,8 +26,6 @@ LOW = np.full(64, (1 << 29) - 1, dtype=U8)
 TIE = np.full(64, 1 << 28, dtype=U8)
 DOWN, UP = np.float32(-np.inf), np.float32(np.inf)
 
-np.seterr(all="ignore")
-
 
 def flush(x: Lanes) -> Lanes:
     """`.ftz`: subnormals become zeros of the same sign."""

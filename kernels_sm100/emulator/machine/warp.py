@@ -9,7 +9,14 @@ from kernels_sm100.emulator.lanes.exchange import EVERY, LANE
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
 from kernels_sm100.emulator.machine.fragment import Fragment, Wait, merged
 from kernels_sm100.emulator.machine.specials import Specials
-from kernels_sm100.errors import EmulatorError, MemoryFault, Trap, UninitialisedRead, sentence
+from kernels_sm100.errors import (
+    DivergenceError,
+    EmulatorError,
+    MemoryFault,
+    Trap,
+    UninitialisedRead,
+    sentence,
+)
 
 if TYPE_CHECKING:
     from kernels_sm100.emulator.machine.cta import Cta
@@ -180,6 +187,18 @@ class Warp:
         if members is not None:
             missing = missing & self.members(members, None)
         return not missing.any()
+
+    def check_uniform(self, taken: Mask, mask: Mask | None) -> None:
+        """Refuse a warp-wide instruction whose predicate holds in some lanes only."""
+        count = np.count_nonzero(taken)
+        if count not in (0, 32 if mask is None else np.count_nonzero(mask)):
+            self.fault(
+                DivergenceError,
+                what="warp-wide instruction whose predicate differs between lanes",
+                got=f"{count} lanes",
+                wanted="all lanes or none",
+                remedy="branch around it by a uniform condition",
+            )
 
     def members(self, word: Lanes, mask: Mask | None) -> Mask:
         """Lanes that a member mask names, as far as they run."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernels_sm100.errors import Deadlock, Trap, UninitialisedRead
+from kernels_sm100.errors import Deadlock, DivergenceError, Trap, UninitialisedRead
 from tests.kernels.emulator.snippet import run
 
 STORE = "mad.wide.u32 %d10, %r0, 4, %d0;\nst.global.b32 [%d10], %r2;"
@@ -121,3 +121,45 @@ def test_trap():
 
 def test_no_trap_without_lanes():
     run("setp.eq.u32 %p1, %r0, 77;\n@%p1 trap;")
+
+
+@pytest.mark.parametrize(
+    "instruction", ["shfl.sync.idx.b32 %r2, %r0, 0, 31, -1;", "bar.arrive 1, 64;"]
+)
+def test_predicates_of_warp_wide_instructions(instruction):
+    body = f"mov.u32 %r2, 5;\nsetp.CONDITION %p1, %r0, 40;\n@%p1 {instruction}"
+
+    run(body.replace("CONDITION", "lt.u32"))
+    run(body.replace("CONDITION", "ge.u32"))
+    with pytest.raises(DivergenceError, match="got 7 lanes, wanted all lanes or none"):
+        run(body.replace("CONDITION", "lt.u32").replace("40", "7"))
+
+
+def test_a_predicate_that_does_not_hold_keeps_the_register():
+    out = np.zeros(32, "u4")
+
+    run(
+        f"mov.u32 %r2, 5;\nsetp.ge.u32 %p1, %r0, 40;\n@%p1 shfl.sync.idx.b32 %r2, %r0, 0, 31, -1;\n{STORE}",
+        out,
+    )
+
+    assert set(out.tolist()) == {5}
+
+
+def test_a_branch_over_a_named_arrival_waits_for_the_warp():
+    out = np.zeros(32, "u4")
+
+    run(
+        f"""
+        mov.u32 %r2, 1;
+        setp.lt.u32 %p1, %r0, 9;
+        @%p1 bra LOW;
+        mov.u32 %r2, 2;
+    LOW:
+        bar.arrive 1, 64;
+        {STORE}
+        """,
+        out,
+    )
+
+    assert out.tolist() == [1] * 9 + [2] * 23
