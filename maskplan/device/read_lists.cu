@@ -56,33 +56,40 @@ __device__ __forceinline__ bool is_bad(const Band& band, INDEX index) {
                    : index < band.origin || index - band.origin >= static_cast<INDEX>(band.limit);
 }
 
-// Keys of one thread often lie in one word: it is put down once. Few instructions an index matter
-// here more than anything: a list of random keys is bound by them and not by memory.
+// Few instructions an index matter here more than anything: a list of random keys is bound by them
+// and not by memory. Keys of one thread that share a word are put down at once, others one by one.
 template <int COUNT>
 __device__ __forceinline__ bool put(const Band& band, const INDEX (&indices)[COUNT]) {
-  bool bad = false;
-  unsigned at = 0, word = 0;
+  unsigned place[COUNT], word[COUNT];
+  bool here[COUNT], odd = false, together = true;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
     Unsigned own = static_cast<Unsigned>(indices[i]) - static_cast<Unsigned>(band.start);
-    if (own >= band.keys || indices[i] < 0) {
-      bad |= is_bad(band, indices[i]);
-      continue;
-    }
-    unsigned key = static_cast<unsigned>(own), place = key >> 5, bit = key & 31;
+    here[i] = own < band.keys && indices[i] >= 0;
+    odd |= !here[i] && indices[i] != static_cast<INDEX>(-1);
+    unsigned key = static_cast<unsigned>(own), bit = key;
+    place[i] = key >> 5;
     if (BLOCK != WORDS * 32) {
-      unsigned column = key % BLOCK;
-      place = key / BLOCK * WORDS + (column >> 5);
-      bit = column & 31;
+      bit = key % BLOCK;
+      place[i] = key / BLOCK * WORDS + (bit >> 5);
     }
-    if (place != at) {
-      if (word) atomicOr(band.bits + at, static_cast<int>(word));
-      at = place;
-      word = 0;
-    }
-    word |= 1u << bit;
+    word[i] = 1u << (bit & 31);
+    together &= here[i] && place[i] == place[0];
   }
-  if (word) atomicOr(band.bits + at, static_cast<int>(word));
+  if (together) {
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i) word[0] |= word[i];
+    atomicOr(band.bits + place[0], static_cast<int>(word[0]));
+  } else {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      if (here[i]) atomicOr(band.bits + place[i], static_cast<int>(word[i]));
+    }
+  }
+  bool bad = false;
+  if (odd) {
+    for (int i = 0; i < COUNT; ++i) bad |= is_bad(band, indices[i]);
+  }
   return bad;
 }
 
@@ -116,6 +123,18 @@ __device__ __forceinline__ bool read_list(const Band& band, const INDEX* list, l
   return bad;
 }
 
+// A block's words move together where they make up vectors of 16 bytes.
+template <bool WIDE>
+struct VectorOf {
+  typedef int4 type;
+};
+template <>
+struct VectorOf<false> {
+  typedef int type;
+};
+typedef VectorOf<WORDS % 4 == 0>::type Vector;
+constexpr int VECTORS = WORDS % 4 == 0 ? WORDS / 4 : WORDS;
+
 // Bits of a block's word that lie inside the keys.
 __device__ __forceinline__ unsigned in_range(int keys, int block, int word) {
   int left = min(BLOCK, keys - block * BLOCK) - word * 32;
@@ -130,13 +149,17 @@ __device__ __forceinline__ int classify(const Lists& in, const Found& out, const
   for (int start = band.first; start < band.stop; start += blockDim.x) {
     int block = start + threadIdx.x;
     bool any = false, all = block < band.stop;
-    const int* own = band.bits + (block - band.first) * WORDS;
+    const Vector* own = reinterpret_cast<const Vector*>(band.bits) + (block - band.first) * VECTORS;
     if (block < band.stop) {
 #pragma unroll
-      for (int word = 0; word < WORDS; ++word) {
-        unsigned wanted = in_range(in.keys, block, word), held = own[word];
-        any |= held != 0;
-        all &= held == wanted;
+      for (int i = 0; i < VECTORS; ++i) {
+        Vector held = own[i];
+#pragma unroll
+        for (int j = 0; j < WORDS / VECTORS; ++j) {
+          unsigned word = reinterpret_cast<const unsigned*>(&held)[j];
+          any |= word != 0;
+          all &= word == in_range(in.keys, block, i * (WORDS / VECTORS) + j);
+        }
       }
     }
     bool partial = any && !all;
@@ -152,11 +175,12 @@ __device__ __forceinline__ int classify(const Lists& in, const Found& out, const
       count += __popc(listed);
     }
     if (partial && out.bits) {
-      int* tile = out.bits + (line * in.blocks + block) * in.tile_rows * WORDS;
-      for (int i = 0; i < in.tile_rows; ++i) {
+      Vector* tile = reinterpret_cast<Vector*>(out.bits) +
+                     (line * in.blocks + block) * in.tile_rows * VECTORS;
+      for (int row = 0; row < in.tile_rows; ++row) {
 #pragma unroll
-        for (int word = 0; word < WORDS; ++word) {
-          tile[i * WORDS + word] = i < height ? own[word] : 0;
+        for (int i = 0; i < VECTORS; ++i) {
+          tile[row * VECTORS + i] = row < height ? own[i] : Vector();
         }
       }
     }
