@@ -151,3 +151,11 @@ def test_shapes_of_loads_from_tensor_memory(shape, number, row):
             r, column = tmem_shapes.element(shape, thread % 32, register)
             lane = 32 * (thread // 32) + row + r
             assert out[thread, register] == 1 + 1000 * lane + column
+
+
+def test_the_other_architecture_runs_the_same_kernel(compile_cache):
+    config = gemm.GemmConfig()
+    compiled = compile_kernel(gemm.build, config, arch="sm_103a", cache=compile_cache)
+
+    assert ".target sm_103a" in compiled.ptx
+    check(compiled, operand(128, 128, "bfloat16"), operand(64, 128, "bfloat16", seed=1))
