@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch._functorch import config
 
 import maskplan as mp
 from maskplan.attention import fa4, fa4_kernels, flex
@@ -136,6 +137,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("needs a CUDA GPU", file=sys.stderr)
         return 1
+    config.donated_buffer = False  # FlexAttention's backward is run more than once
     rows: list[Work] = [lambda: bits("flex"), stages]
     if fa4_kernels.missing() is None:
         rows = [host, lambda: bits("fa4"), tiles, *rows]

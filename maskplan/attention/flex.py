@@ -4,6 +4,9 @@ In a compiled region `attention` traces straight into `flex_attention`, which th
 it does its autograd. In eager mode the same function runs compiled by itself. Either takes the
 plan as plain tensors and makes BlockMask and mask function inside, and no number of blocks, tiles
 or patterns is part of the graph: plans of one shape share one compilation.
+
+A backward of compiled FlexAttention reuses what the forward saved, and so refuses retain_graph=True
+unless torch._functorch.config.donated_buffer is False from the first call on.
 """
 
 from functools import lru_cache
@@ -27,6 +30,7 @@ ENGINES = ("flex",)
 OPERATOR = False
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 FEWEST_FEATURES = 16  # what a matrix product of FlexAttention's kernels takes
+COMPILER = "inductor"
 # FlexAttention's kernel for short queries would take the lists of one block of them for all.
 KERNEL_OPTIONS: Any = {"FORCE_USE_FLEX_ATTENTION": True}
 _Lists = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -177,15 +181,6 @@ def _named(axis: str, lists: _Lists | None, all_full: bool) -> dict[str, Tensor 
     return dict(zip((*names, *full_names), (mask_cnt, mask_idx, full_cnt, full_idx), strict=True))
 
 
-def _inductor(graph: Any, inputs: Any) -> Any:
-    """Inductor, whose backward here leaves what it needs in place, for one with retain_graph."""
-    from torch._functorch import config
-    from torch._inductor.compile_fx import compile_fx
-
-    with config.patch(donated_buffer=False):
-        return compile_fx(graph, inputs)
-
-
 @lru_cache
 def compiled(*signature: Any) -> Any:
     """`flex_function`, compiled: one for each signature, which says all that it specialises on.
@@ -196,7 +191,7 @@ def compiled(*signature: Any) -> Any:
     name = f"{flex_function.__name__}_{abs(hash(signature))}"
     code = flex_function.__code__.replace(co_name=name)
     function = FunctionType(code, globals(), name, flex_function.__defaults__)
-    return torch.compile(function, fullgraph=True, backend=_inductor)
+    return torch.compile(function, fullgraph=True, backend=COMPILER)
 
 
 def flex_attend(

@@ -114,7 +114,7 @@ def test_ten_plans_of_one_shape_compile_once():
 
 def test_more_shapes_than_dynamo_compiles_of_one_function(monkeypatch):
     counter = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr(flex, "_inductor", counter)
+    monkeypatch.setattr(flex, "COMPILER", counter)
     flex.compiled.cache_clear()
     for extra in range(12):
         mask = torch.ones(150 + extra, 170, dtype=torch.bool).tril(extra)[None, None]
