@@ -263,6 +263,10 @@ def extreme_bf16(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
 @form(r"(?P<op>ex2|lg2|rcp|rsqrt|sqrt|sin|cos|tanh)(?:\.approx|\.rn)?(?P<ftz>\.ftz)?\.f32")
 def transcendental(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """Functions of one f32; see NOTE [Accuracy]."""
+    if m["op"] == "ex2" and m["ftz"]:
+        (a,) = operands(e, i, "f4", 1)
+        e.write(i.arguments[0], f"floating.power_of_two_flushed({a})", "f4")
+        return
     call = {
         "ex2": "floating.power_of_two", "lg2": "floating.logarithm", "rcp": "floating.reciprocal",
         "rsqrt": "floating.reciprocal_root", "sqrt": "np.sqrt", "sin": "np.sin", "cos": "np.cos",

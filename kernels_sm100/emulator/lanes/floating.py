@@ -103,15 +103,19 @@ def saturate(x: Lanes) -> Lanes:
 def minimum(a: Lanes, b: Lanes, *, nan: bool) -> Lanes:
     """`min`: -0 below +0; a NaN loses, or wins with `nan`."""
     low: Lanes = np.minimum(a, b) if nan else np.fmin(a, b)
-    tie = (a == b) & (low == 0)
-    return np.where(tie, np.where(np.signbit(a), a, b), low) if np.count_nonzero(tie) else low
+    zero = low == 0
+    if np.count_nonzero(zero):
+        return np.where(zero & (a == b), np.where(np.signbit(a), a, b), low)
+    return low
 
 
 def maximum(a: Lanes, b: Lanes, *, nan: bool) -> Lanes:
     """`max`: +0 above -0; a NaN loses, or wins with `nan`."""
     high: Lanes = np.maximum(a, b) if nan else np.fmax(a, b)
-    tie = (a == b) & (high == 0)
-    return np.where(tie, np.where(np.signbit(a), b, a), high) if np.count_nonzero(tie) else high
+    zero = high == 0
+    if np.count_nonzero(zero):
+        return np.where(zero & (a == b), np.where(np.signbit(a), b, a), high)
+    return high
 
 
 def magnitude_xorsign(picked: Lanes, a: Lanes, b: Lanes) -> Lanes:
@@ -123,6 +127,13 @@ def magnitude_xorsign(picked: Lanes, a: Lanes, b: Lanes) -> Lanes:
 def power_of_two(x: Lanes) -> Lanes:
     """`ex2`."""
     return np.exp2(x)
+
+
+def power_of_two_flushed(x: Lanes) -> Lanes:
+    """`ex2.ftz`: subnormal sources give 1 anyway, and results are never negative."""
+    power: Lanes = np.exp2(x)
+    small = power < TINY
+    return np.where(small, np.float32(0), power) if np.count_nonzero(small) else power
 
 
 def logarithm(x: Lanes) -> Lanes:

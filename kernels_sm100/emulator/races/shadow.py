@@ -33,7 +33,8 @@ class Shadow:
         self.kind = np.zeros(cells, dtype=np.int8)
         self.line = np.zeros(cells, dtype=np.int32)
         self.reads = np.zeros((actors, cells), dtype=np.int32)
-        self.readers: list[int] = []
+        self.read_bits = np.zeros(cells, dtype=np.uint64)  # who read since the last write
+        self.bit: dict[int, np.uint64] = {}
         self.read_line: dict[int, int] = {}
 
     def read(
@@ -49,10 +50,16 @@ class Shadow:
             if np.count_nonzero(late):
                 return self._conflict("fence", late, cells)
         self.reads[me, cells] = epoch
-        if me not in self.read_line:
-            self.readers.append(me)
-        self.read_line[me] = line
+        self.read_bits[cells] |= self._bit_of(me, line)
         return None
+
+    def _bit_of(self, reader: int, line: int) -> np.uint64:
+        """The bit of a reader; with more than 64 of them some share one."""
+        self.read_line[reader] = line
+        bit = self.bit.get(reader)
+        if bit is None:
+            bit = self.bit[reader] = np.uint64(1 << len(self.bit) % 64)
+        return bit
 
     def write(
         self, cells: Any, me: int, clock: Clock, epoch: int, kind: int, line: int
@@ -62,13 +69,16 @@ class Shadow:
         late = known[self.writer[cells]] < self.epoch[cells]
         if np.count_nonzero(late):
             return self._conflict("write over a write", late, cells)
-        for reader in self.readers:
-            if reader == me:
-                continue
-            late = self.reads[reader, cells] > known[reader]
-            if np.count_nonzero(late):
-                cell = self._first(late, cells)
-                return Conflict("write over a read", reader, self.read_line[reader], cell)
+        read = np.bitwise_or.reduce(self.read_bits[cells], axis=None)
+        if read:
+            for reader, bit in self.bit.items():
+                if reader == me or not read & bit:
+                    continue
+                late = self.reads[reader, cells] > known[reader]
+                if np.count_nonzero(late):
+                    cell = self._first(late, cells)
+                    return Conflict("write over a read", reader, self.read_line[reader], cell)
+            self.read_bits[cells] = 0
         self.writer[cells] = me
         self.epoch[cells] = epoch
         self.kind[cells] = kind
@@ -79,6 +89,7 @@ class Shadow:
         """Cells whose past does not matter any more."""
         self.epoch[cells] = 0
         self.reads[:, cells] = 0
+        self.read_bits[cells] = 0
 
     def read_chunks(
         self, chunks: Array, me: int, clock: Clock, epoch: int, fence: int, line: int
@@ -91,9 +102,7 @@ class Shadow:
             cells = (chunks[..., None] * 4 + np.arange(4)).ravel()
             return self.read(cells, me, clock, epoch, ASYNC, fence, line)
         self.reads.reshape(len(self.reads), -1, 4)[me, chunks] = epoch
-        if me not in self.read_line:
-            self.readers.append(me)
-        self.read_line[me] = line
+        self.read_bits.reshape(-1, 4)[chunks] |= self._bit_of(me, line)
         return None
 
     @staticmethod
