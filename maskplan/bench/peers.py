@@ -4,7 +4,6 @@ Lists are made here from the block mask by sorting, and share no code with maskp
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -28,28 +27,26 @@ def one_way(make: Callable[[], Calls], way: str) -> Callable[[], Work]:
     return prepare
 
 
-def by_autograd(
-    tensors: Tensors,
-    attend: Callable[..., Tensor],
-    compiling: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> Calls:
-    """Forward and backward of a differentiable function of q, k, v in maskplan's layout.
-
-    The function's first calls are made inside `compiling`.
-    """
+def by_autograd(tensors: Tensors, attend: Callable[..., Tensor]) -> Calls:
+    """Forward and backward of a differentiable function of q, k, v in maskplan's layout."""
+    _keep_graphs()
 
     def forward() -> Work:
-        with compiling():
-            attend(tensors.q, tensors.k, tensors.v)
         return lambda: attend(tensors.q, tensors.k, tensors.v)
 
     def backward() -> Work:
         leaves = tensors.leaves()
-        with compiling():
-            out = attend(*leaves)
+        out = attend(*leaves)
         return lambda: torch.autograd.grad(out, leaves, tensors.dout, retain_graph=True)
 
     return forward, backward
+
+
+def _keep_graphs() -> None:
+    """Let a compiled backward run again, for good: it asks both when compiled and when run."""
+    from torch._functorch import config
+
+    config.donated_buffer = False
 
 
 def sdpa(tensors: Tensors) -> Calls:
@@ -92,15 +89,7 @@ def flex(tensors: Tensors, mask: Tensor, block: int) -> Calls:
         out: Tensor = _compiled_flex()(q, k, v, block_mask=block_mask)
         return out.transpose(1, 2)
 
-    return by_autograd(tensors, attend, _repeatable)
-
-
-def _repeatable() -> AbstractContextManager[object]:
-    """Code compiled in here may run its backward twice: a benchmark keeps the graph."""
-    from torch._functorch import config
-
-    patched: AbstractContextManager[object] = config.patch(donated_buffer=False)
-    return patched
+    return by_autograd(tensors, attend)
 
 
 def fa4(tensors: Tensors, mask: Tensor | None = None, block: int = 128) -> Calls:
