@@ -314,3 +314,13 @@ def test_exit_before_a_store_has_read_its_source(old):
         np.testing.assert_array_equal(out, numbers())
     assert report.warnings == {"exit of a warp whose bulk stores may still read shared memory": 1}
     assert not run(STORE.replace("FORM", COPY), aligned((128,), np.float32), numbers()).warnings
+
+
+def test_a_fence_does_not_cover_later_stores():
+    store = "st.shared.v4.b32 [%r8], {%r20, %r21, %r22, %r23};"
+    fence = "fence.proxy.async.shared::cta;"
+    body = STORE.replace("FORM", COPY).replace(f"{store}\n    {fence}", f"{fence}\n    {store}")
+    assert body.index(fence) < body.index(store)
+
+    with pytest.raises(MissingFence, match=r"missing fence\.proxy\.async"):
+        run(body, aligned((128,), np.float32), numbers())
