@@ -209,14 +209,18 @@ FROM_TMEM = """
 """
 
 
-def from_tmem(*, wait: bool = True, schedule: str = "round_robin"):
+def from_tmem(*, wait: str = "after", schedule: str = "round_robin"):
+    """One MMA with A in tensor memory; its stores are waited for after, before, or not at all."""
     a_raw, a = floats((128, 16), 5)
     b_raw, b = floats((32, 16), 2)
     images = np.zeros((2, 16384), "u1")
     images[1] = arrange(b_raw, 2, 0, 1024, mn_major=False)
     out = np.zeros((128, 256), "f4")
     mma = "add.u32 %r15, %r3, 128;\n" + MMA.replace("%d30", "[%r15]")
-    prologue = FROM_TMEM if wait else FROM_TMEM.replace("tcgen05.wait::st.sync.aligned;", "")
+    statement = "tcgen05.wait::st.sync.aligned;"
+    prologue = FROM_TMEM if wait == "after" else FROM_TMEM.replace(statement, "")
+    if wait == "before":
+        prologue = f"{statement}\n{prologue}"
     text = (FILL + prologue + ISSUE + FINISH).replace("MMA", mma, 1).replace("COMMIT", COMMIT)
     for name, value in {
         "ADESC": 0, "BDESC": descriptor(1024 + B_AT, 2, 0, 1024), "IDESC": instruction(128, 32),

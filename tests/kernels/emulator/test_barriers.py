@@ -258,3 +258,10 @@ def test_stores_over_barriers(store):
         run(init(1) + store, np.zeros(4, "u4"))
     gone = "@%p1 mbarrier.inval.shared.b64 [%r1];\n@%p1 mbarrier.inval.shared.b64 [%r1+8];\n"
     run(init(1) + gone + store + "\ncp.async.wait_all;", np.zeros(4, "u4"))
+
+
+def test_more_lanes_than_a_named_barrier_counts():
+    body = f"{WARP}\nsetp.ge.u32 %p2, %r6, 20;\n@%p2 bra END;\nbarrier.arrive 1, 32;\nEND:"
+
+    with pytest.raises(BarrierError, match=r"got 40 threads: warp 0 .*, warp 1 .*, wanted 32"):
+        run(body, threads=64)

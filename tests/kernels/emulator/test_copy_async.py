@@ -3,10 +3,7 @@
 import numpy as np
 import pytest
 
-from kernels_sm100.errors import (
-    RaceError,
-    UninitialisedRead,
-)
+from kernels_sm100.errors import MissingFence, RaceError, UninitialisedRead
 from tests.kernels.emulator.snippet import aligned, run
 from tests.kernels.emulator.test_bulk import BARRIER, SCHEDULES, WAIT, numbers
 
@@ -64,3 +61,40 @@ def test_copies_arrive_at_a_barrier(schedule):
     run(body, out, a, schedule=schedule)
 
     np.testing.assert_array_equal(out, a[:32])
+
+
+BY_BARRIER = (
+    BARRIER.replace("mov.u32 %r3, 1;", "mov.u32 %r3, 32;")
+    + """
+    mad.lo.u32 %r8, %r0, 16, %r1;
+    mad.wide.u32 %d20, %r0, 16, %d1;
+    cp.async.cg.shared.global [%r8], [%d20], 16;
+    cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1+8192];
+    """
+    + WAIT
+)
+BY_GROUP = """
+    setp.eq.u32 %p1, %r0, 0;
+    mad.lo.u32 %r8, %r0, 16, %r1;
+    mad.wide.u32 %d20, %r0, 16, %d1;
+    cp.async.cg.shared.global [%r8], [%d20], 16;
+    cp.async.wait_all;
+"""
+STORE = """
+    FENCE
+    bar.warp.sync -1;
+    mov.u32 %r4, 512;
+    @%p1 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r1], %r4;
+    @%p1 cp.async.bulk.commit_group;
+    @%p1 cp.async.bulk.wait_group 0;
+"""
+
+
+@pytest.mark.parametrize("copy", [BY_BARRIER, BY_GROUP])
+def test_copies_are_generic_writes_to_the_async_proxy(copy):
+    a, out = numbers(), aligned((128,), np.float32)
+
+    run(copy + STORE.replace("FENCE", "fence.proxy.async.shared::cta;"), out, a)
+    np.testing.assert_array_equal(out, a)
+    with pytest.raises(MissingFence, match=r"missing fence\.proxy\.async"):
+        run(copy + STORE.replace("FENCE", ""), out, a)

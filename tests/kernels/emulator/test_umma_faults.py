@@ -19,9 +19,10 @@ from tests.kernels.emulator.products import (
 )
 
 
-def test_a_in_tensor_memory_needs_the_wait_for_its_stores():
-    with pytest.raises(MissingFence, match=r"missing tcgen05.wait::st, tensor memory column 128"):
-        from_tmem(wait=False)
+@pytest.mark.parametrize("wait", ["before", "never"])
+def test_a_in_tensor_memory_needs_the_wait_for_its_stores(wait):
+    with pytest.raises(MissingFence, match=r"missing tcgen05\.wait::st, tensor memory column 128"):
+        from_tmem(wait=wait)
 
 
 @pytest.mark.parametrize(
