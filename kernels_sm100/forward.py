@@ -16,7 +16,7 @@ the same tables (walk.py).
 NOTE [Barriers]: all are mbarriers, one per Q tile or per stage. "full" is arrived at by who fills,
 "empty" by who is done reading. Arrivals are per warp, MMA's by tcgen05.commit.
 
-    q_full, q_empty      load -> MMA       Q tile h in shared memory
+    q_full, q_empty      load -> MMA       Q tile h in shared memory; all Q tiles done with
     kv_full, kv_empty    load -> MMA       stage s of the ring that K and V share: K0 V0 K1 V1 ..
     s_full               MMA -> softmax    S of tile h in tensor memory
     p_full               softmax and correction -> MMA: three quarters of P of tile h written, and O
@@ -248,7 +248,7 @@ class Forward:
         @cute.struct
         class Storage:
             q_full: cute.struct.MemRange[Int64, tiles_q]
-            q_empty: cute.struct.MemRange[Int64, tiles_q]
+            q_empty: cute.struct.MemRange[Int64, 1]
             kv_full: cute.struct.MemRange[Int64, stages]
             kv_empty: cute.struct.MemRange[Int64, stages]
             s_full: cute.struct.MemRange[Int64, tiles_q]
@@ -422,7 +422,7 @@ class Forward:
         """Arrivals that each barrier waits for, by one thread."""
         h, s = self.q_tiles, self.stages
         init_all(barriers.q_full, h, 1)
-        init_all(barriers.q_empty, h, 1)
+        init_all(barriers.q_empty, 1, 1)
         init_all(barriers.kv_full, s, 1)
         init_all(barriers.kv_empty, s, 1)
         init_all(barriers.s_full, h, 1)
@@ -474,8 +474,8 @@ class Forward:
             s_k_of, g_k = self.tma_parts(atom_k, s_k, thr_qk.partition_B(k_of))
             s_v_of, g_v = self.tma_parts(atom_v, s_v, thr_pv.partition_B(v_of))
             if item.count > 0:
+                cute.arch.mbarrier_wait(barriers.q_empty, q_phase)
                 for h in cutlass.range_constexpr(self.q_tiles):
-                    cute.arch.mbarrier_wait(barriers.q_empty + h, q_phase)
                     with cute.arch.elect_one():
                         cute.arch.mbarrier_arrive_and_expect_tx(barriers.q_full + h, bytes_q)
                     cute.copy(
@@ -512,8 +512,7 @@ class Forward:
         for _ in cutlass.range(self.stages, unroll=1):
             cute.arch.mbarrier_wait(barriers.kv_empty + slot, phase)
             slot, phase = next_slot(slot, phase, self.stages)
-        for h in cutlass.range_constexpr(self.q_tiles):
-            cute.arch.mbarrier_wait(barriers.q_empty + h, q_phase)
+        cute.arch.mbarrier_wait(barriers.q_empty, q_phase)
 
     def tma_parts(
         self, atom: cute.CopyAtom, shared: cute.Tensor, source: cute.Tensor
@@ -627,8 +626,7 @@ class Forward:
                     commit(barriers.kv_empty + slot)
                     slot, phase = next_slot(slot, phase, self.stages)
                     if e == item.count - 1:
-                        for h in cutlass.range_constexpr(self.q_tiles):
-                            commit(barriers.q_empty + h)
+                        commit(barriers.q_empty)
                 before = now
             if item.count > 0:
                 q_phase ^= 1

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from kernels_sm100.config import ForwardConfig
+from kernels_sm100.verify import Captured, verify, vote_branches
 from tests.kernels.forward.run import problem
-from tests.kernels.forward.sentryward import Captured, verdict
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("sentryward") is None,
@@ -23,13 +23,7 @@ ONE_TILE = ForwardConfig(
 )
 LAZY = replace(ONE_TILE, lazy_rescale=True)
 PAIR = replace(ONE_TILE, q_tiles=2, parts=2)
-TABLES = {
-    "pattern_id": np.int32,
-    "row_ptr": np.int64,
-    "col": np.int32,
-    "tile_id": np.int32,
-    "order": np.int32,
-}
+TABLES = {"pattern_id": 4, "row_ptr": 8, "col": 4, "tile_id": 4, "order": 4}  # bytes an element
 
 
 def full(seqlen_q, seqlen_k):
@@ -58,6 +52,11 @@ def capture(kernel, mask):
     return seen[0]
 
 
+def tables_of(captured):
+    """Those of `TABLES` that have entries, and so are memory."""
+    return {name: TABLES[name] for name, _, _ in captured.regions if name in TABLES}
+
+
 CASES = {
     "no block": (ONE_TILE, np.zeros((1, 1, 128, 128), dtype=bool), None),
     "one block with bits": (ONE_TILE, bits(), None),
@@ -70,23 +69,23 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_kernel_is_proved_race_free(forward_kernel, tmp_path, name):
+def test_the_kernel_is_proved_race_free(forward_kernel, name):
     config, mask, taken = CASES[name]
     captured = capture(forward_kernel(config), mask)
+    branches = {} if taken is None else dict.fromkeys(vote_branches(captured.launch.ptx), taken)
+    assert (taken is None) or branches
 
-    found = verdict(tmp_path, captured, TABLES, taken=taken)
+    found = verify(captured, tables=tables_of(captured), branches=branches)
 
-    assert found["result"] == "race_free", found["diagnostics"][:2]
-    assert found["checks"]["memory"] == found["checks"]["synchronization"] == "passed"
-    assert found["warning_count"] == 0
+    assert (found.result, found.warnings) == ("race_free", 0), found.diagnostics[:2]
 
 
-def test_a_dropped_wait_is_no_proof(forward_kernel, tmp_path):
+def test_a_dropped_wait_is_no_proof(forward_kernel):
     captured = capture(forward_kernel(ONE_TILE), full(128, 128))
     text = captured.launch.ptx
     stored = "tcgen05.wait::st.sync.aligned;"
     assert stored in text
 
-    found = verdict(tmp_path, captured, TABLES, ptx=text.replace(stored, ""))
+    found = verify(captured, tables=tables_of(captured), ptx=text.replace(stored, ""))
 
-    assert found["result"] in {"potential_race", "invalid_lifecycle", "not_wellsynced"}
+    assert found.result in {"potential_race", "invalid_lifecycle", "not_wellsynced"}

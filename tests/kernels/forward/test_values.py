@@ -13,6 +13,8 @@ PAIR_64 = ForwardConfig(head_dim=64, head_dim_v=64, dtype="float16", group=4)
 PACKED = ForwardConfig(group=4, pack_gqa=True, stages=2)
 PACKED_MANY = ForwardConfig(head_dim=64, head_dim_v=64, group=128, pack_gqa=True)
 SHARED_ROWS = ForwardConfig(group=16, pack_gqa=True, parts=1, head_dim_v=64)
+THREE_ATOMS = ForwardConfig(dtype="float16", head_dim=96, head_dim_v=96)
+UNEQUAL = ForwardConfig(head_dim=48, head_dim_v=112)
 ONE_TILE = ForwardConfig(q_tiles=1, parts=1, group=2)
 
 
@@ -50,6 +52,8 @@ CASES = [
     (PACKED_MANY, (1, 1), (1, 1), 1, 100, "full"),
     (SHARED_ROWS, (1, 1), (1, 1), 64, 300, "0.7"),
     (SHARED_ROWS, (1, 2), (1, 2), 33, 384, "0.7"),
+    (THREE_ATOMS, (1, 1), (1, 1), 300, 300, "0.7"),
+    (UNEQUAL, (1, 1), (1, 1), 300, 500, "0.6"),
     (ONE_TILE, (1, 1), (1, 1), 100, 1000, "0.7"),
     (ONE_TILE, (1, 2), (1, 1), 128, 128, "full"),
     (ONE_TILE, (1, 1), (1, 1), 1, 1, "full"),
