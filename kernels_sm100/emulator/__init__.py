@@ -1,7 +1,7 @@
 """An emulator of sm_100a PTX: it executes what the compiler emitted and says what is wrong with it.
 
-`emulate(launch, memory)` runs one captured launch. It answers three questions that no compiler does:
-are the values right, is every access ordered, and does every wait end, under several schedules.
+`emulate(launch, memory)` runs one captured launch. It answers three questions that no compiler
+does: are the values right, is every access ordered, and does every wait end, in any schedule.
 """
 
 from kernels_sm100.emulator.launch import Allocation as Allocation
