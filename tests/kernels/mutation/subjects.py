@@ -220,12 +220,46 @@ def fa4_backward_subject(cache: CompileCache) -> Subject:
     return Subject(call, right, strict=False)
 
 
+def forward_subject(cache: CompileCache) -> Subject:
+    """Our forward, D 64, two stages: three items on one CTA, blocks full, of bits, and skipped."""
+    import numpy as np
+
+    from kernels_sm100.config import ForwardConfig
+    from tests.kernels.forward.run import ForwardKernel, aligned, expected, problem
+
+    kernel = ForwardKernel(ForwardConfig(head_dim=64, head_dim_v=64, stages=2), cache)
+    mask = np.ones((1, 1, 768, 512), dtype=bool)
+    mask[..., :128, 128:256] = False  # one tile of a pair skips a block
+    mask[..., 128:256, ::3] = False  # bits
+    mask[..., 256:512, :] = False  # an empty pair of tiles
+    mask[..., 512:, 384:] = np.tril(np.ones((256, 128), dtype=bool))
+    given = problem(kernel.config, mask, spread=4.0)
+    o, lse = expected(given)
+    exact = torch.from_numpy(o), torch.from_numpy(lse)
+    out = (aligned((1, 768, 1, 64), torch.bfloat16), aligned((1, 1, 768), torch.float32))
+
+    def call(on_launch):
+        for tensor in out:
+            tensor.fill_(torch.nan)
+        kernel.launch(given, on_launch, out=out)
+
+    def right():
+        return all(
+            torch.allclose(got.double(), wanted, atol=0.02, rtol=0)
+            for got, wanted in zip(out, exact, strict=True)
+        )
+
+    # NVVM moves the packing of loaded registers in front of the wait for the load.
+    return Subject(call, right, strict=False)
+
+
 SUBJECTS: dict[str, Callable[[CompileCache], Subject]] = {
     "tutorial ring": ring_subject,
     "tutorial product": gemm_subject,
     "tutorial product of a pair": lambda cache: gemm_subject(cache, pair=True),
     "tutorial tiles": tile_subject,
     "tutorial ordered sum": ordered_sum_subject,
+    "our forward, D 64, 3 items on 1 CTA": forward_subject,
     "FA4 forward, sparse, 4 tiles on 1 CTA": fa4_forward_subject,
     "FA4 backward, sparse, D 64": fa4_backward_subject,
 }
