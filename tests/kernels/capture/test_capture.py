@@ -110,3 +110,17 @@ def test_a_launch_nobody_listens_to_is_an_error(program):
 def test_unknown_attributes_of_a_device_are_refused():
     with pytest.raises(CaptureError, match="device attribute not known in cudaDeviceGetAttribute"):
         capture_runtime._device_attribute([0], 12345, 0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="would launch on the GPU that is there")
+def test_capture_and_the_real_runtime_live_side_by_side(compile_cache, program):
+    """Symbols of one are not those of the other, whichever was loaded first."""
+    from kernels_sm100.emulator.capture_tensor import as_cuda
+    from kernels_sm100.launch.compile import _load_for_device
+
+    compiled = compile_kernel(elementwise.build, elementwise.ScaleConfig(), cache=compile_cache)
+    on_device = _load_for_device(compiled.entry.object_file)
+
+    with pytest.raises(RuntimeError, match=r"(?i)cuda"):
+        on_device(as_cuda(torch.zeros(4)), as_cuda(torch.zeros(4)))
+    assert len(record(program, torch.zeros(4), torch.zeros(4))) == 1
