@@ -7,7 +7,7 @@ alone they could not, and nothing is listed twice.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,8 +20,10 @@ from maskplan.lower.packing import pack, unpack
 from maskplan.lower.ranked_bits import RankedBits, ranked_bits
 from maskplan.lower.target import Target
 from maskplan.lower.target import target as make_target
-from maskplan.lower.tensors import BlockSparseTensors
-from maskplan.plan import Plan
+from maskplan.lower.tensors import FILL, BlockSparseTensors
+from maskplan.plan import Plan, TransposedPlan
+
+_Slots = TypeVar("_Slots", Tensor, Tensor | None)
 
 FLEX_MULTIPLE = 128  # tokens of its largest tile, along both axes
 
@@ -116,12 +118,10 @@ def fa4_lists(
         kv_heads=kv_heads,
         arch=arch,
         rows_per_token=rows_per_token,
-        forward=_listed(tiled.block_sparse_tensors(packed, **options)),
+        forward=_for_fa4(tiled, packed, options),
         backward=None
         if streamed is None
-        else _listed(
-            streamed.transpose().block_sparse_tensors(packed, **options), ordered=arch == "sm100"
-        ),
+        else _for_fa4(streamed.transpose(), packed, options, ordered=arch == "sm100"),
         whole=whole,
         bits=None if whole else ranked_bits(tiled),
     )
@@ -231,6 +231,31 @@ def _listed(lists: BlockSparseTensors, *, ordered: bool = False) -> BlockSparseT
         dq_write_order_full=lists.dq_write_order_full if ordered else None,
         spt=lists.spt if ordered else None,
     )
+
+
+def _for_fa4(
+    plan: Plan | TransposedPlan, target: Target, options: dict[str, Any], *, ordered: bool = False
+) -> BlockSparseTensors:
+    """The lists of one direction, at least 2 wide where there is more than one column.
+
+    A width of 1 would be a constant to torch.compile, and a plan with longer rows compile again.
+    """
+    lists = _listed(plan.block_sparse_tensors(target, **options), ordered=ordered)
+    if plan.axes.cols < 2:
+        return lists
+    return replace(
+        lists,
+        mask_block_idx=_two_wide(lists.mask_block_idx),
+        full_block_idx=_two_wide(lists.full_block_idx),
+        dq_write_order=_two_wide(lists.dq_write_order),
+        dq_write_order_full=_two_wide(lists.dq_write_order_full),
+    )
+
+
+def _two_wide(slots: _Slots) -> _Slots:
+    if slots is None or slots.shape[3] > 1:
+        return slots
+    return pad(slots, (0, 1), value=FILL)
 
 
 def _for_flex(lists: BlockSparseTensors) -> BlockSparseTensors:

@@ -242,6 +242,25 @@ def test_when_heads_are_folded(heads, kv_heads, plan_heads, block_q, rows):
     assert lists.rows_per_token == rows
 
 
+@pytest.mark.parametrize("arch", ["sm90", "sm100"])
+def test_short_lists_have_the_rank_and_width_of_longer_ones(arch):
+    # A width of 1 is a constant to torch.compile; where there is one column it always is 1.
+    band = mp.sliding_window(1024, 1024, block_size=(256, 128), left=0, right=0)
+    one = fa4_lists(band, arch=arch, head_dim=64, heads=2, kv_heads=2)
+    for lists in (one.forward, one.backward):
+        for name in ("mask_block", "full_block"):
+            idx, cnt = getattr(lists, f"{name}_idx"), getattr(lists, f"{name}_cnt")
+            assert idx.shape[3] >= 2
+            held = torch.arange(idx.shape[3]) < cnt[..., None]
+            assert bool((idx[~held] == -1).all())
+            assert bool((idx[held] >= 0).all())
+    if arch == "sm100":
+        order = one.backward.dq_write_order
+        assert order.shape == one.backward.mask_block_idx.shape
+    narrow = fa4_lists(mp.causal(64, 64), arch=arch, head_dim=64, heads=2, kv_heads=2)
+    assert narrow.forward.mask_block_idx.shape[3] == 1
+
+
 def test_a_move_keeps_everything():
     plan = mp.causal(300, 300, align="top_left", block_size=(128, 128))
     lists = fa4_lists(plan, arch="sm100", head_dim=128, heads=2, kv_heads=1)

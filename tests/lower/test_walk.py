@@ -172,7 +172,7 @@ def test_lower_refuses(act, error, parts):
 
 
 def test_each_direction_of_sm90_has_its_own_tiles():
-    """Head dimension 192: the forward takes 64 of 128 keys, the backward 96; one plan, one numbering."""
+    """Head dimension 192: 64 keys forward, 96 backward, of one plan and in one numbering."""
     generator = torch.Generator().manual_seed(3)
     dense = torch.rand(3, 140, 230, generator=generator) < 0.02
     plan = plan_of_dense(dense, torch.tensor([[2, 0, 2, 1]], dtype=torch.int32), (128, 128))
