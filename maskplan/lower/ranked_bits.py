@@ -82,8 +82,12 @@ def ranked_bits(plan: Plan) -> RankedBits:
 
 def _with_constants(tiles: Tensor) -> Tensor:
     """The tiles behind one with no pair and one with every pair."""
-    constants = tiles.new_tensor([0, -1]).view(2, 1, 1).expand(2, *tiles.shape[1:])
-    return torch.cat([constants, tiles])
+    # Filled where it lies: numbers from the host would keep a CUDA graph from being captured.
+    behind = tiles.new_empty(len(tiles) + 2, *tiles.shape[1:])
+    behind[NOTHING].zero_()
+    behind[EVERYTHING].fill_(-1)
+    behind[2:].copy_(tiles)
+    return behind
 
 
 def _ranks(plan: Plan, width: int) -> tuple[Tensor, Tensor]:
