@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 from kernels_sm100.errors import LaunchError, MemoryFault, sentence
 
 SCHEDULES = ("round_robin", "random", "lazy", "random_eager")
-LOWEST_ADDRESS = 1 << 36  # below lie the windows of shared, local and parameter memory
+# Between these lie the windows of shared, local and parameter memory. Below them is global memory
+# again: the heap of a program that is not position independent.
+WINDOWS_BEGIN = 1 << 32
+LOWEST_ADDRESS = 1 << 36
 RESIDENT = 148  # SMs of a B200; one CTA of these kernels fills an SM
 
 Dim3 = tuple[int, int, int]
@@ -87,13 +90,14 @@ class GlobalMemory:
         at = bisect_right(self._addresses, start)
         neighbours = self._allocations[max(at - 1, 0) : at + 1]
         clash = [a for a in neighbours if a.address < made.end and start < a.end]
-        if clash or start < LOWEST_ADDRESS:
+        if clash or (start < LOWEST_ADDRESS and made.end > WINDOWS_BEGIN):
             raise LaunchError(
                 sentence(
                     what="allocation at an address that is taken",
                     where=f"allocation {name!r}",
                     got=f"[{start:#x}, {made.end:#x})",
-                    wanted=f"an address past {LOWEST_ADDRESS:#x} that no other allocation covers",
+                    wanted=f"addresses outside of [{WINDOWS_BEGIN:#x}, {LOWEST_ADDRESS:#x}) that no"
+                    " other allocation covers",
                     remedy=f"move it{f' away from {clash[0].name!r}' if clash else ''}",
                 )
             )

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from kernels_sm100.emulator.capture_tensor import as_cuda, is_array, memory_of, span
-from kernels_sm100.errors import CaptureError
+from kernels_sm100.emulator.launch import GlobalMemory
+from kernels_sm100.errors import CaptureError, LaunchError
 
 
 def arrays():
@@ -102,3 +103,12 @@ def test_overlapping_arrays_are_one_allocation():
 def test_unknown_names_are_refused():
     with pytest.raises(CaptureError, match=r"unknown array in memory_of: got unwritten=\['out'\]"):
         memory_of({"o": torch.zeros(2)}, unwritten=["out"])
+
+
+def test_low_addresses_are_global_memory_and_windows_are_not():
+    """The heap of a Python that is not position independent lies below 4 GiB."""
+    memory = GlobalMemory()
+    assert memory.add("low", np.zeros(4, np.int32), address=0x1782_0780).address == 0x1782_0780
+    for address in (0x1_0000_0000 - 8, 0x3_0000_0000, (1 << 36) - 8):
+        with pytest.raises(LaunchError, match=r"outside of \[0x100000000, 0x1000000000\) that no "):
+            memory.add("window", np.zeros(4, np.int32), address=address)
