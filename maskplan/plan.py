@@ -152,6 +152,10 @@ class BlockLists:
         """The plan on another device.
 
         From the CPU to a GPU: the exact arrays, as a device plan without faults. To the CPU: `cpu`.
+
+        Raises:
+            PlanTypeError: if `device` is no device.
+            PlanError: if there is no such one here; as `cpu` does.
         """
         from maskplan.device.move import to_device
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from maskplan.device.place import placed
 from maskplan.device.status import new_status, raise_faults
 from maskplan.plan import BlockLists
 
@@ -18,15 +19,16 @@ def on_gpu(tensor: Tensor) -> bool:
 
 
 def gpu(device: torch.device | str | None) -> torch.device | None:
-    """`device` with its number, or None where it says the CPU."""
+    """`device` with its number, or None where it says the CPU.
+
+    Raises:
+        PlanTypeError: if it is no device.
+        PlanError: if there is no such one here.
+    """
     if device is None:
         return None
-    place = torch.device(device)
-    if place.type == "cpu":
-        return None
-    if str(place) == "cuda":
-        return torch.device("cuda", torch.cuda.current_device())
-    return place
+    place = placed(device)
+    return None if place.type == "cpu" else place
 
 
 def as_device_plan(plan: ListsT, device: torch.device) -> ListsT:
@@ -45,8 +47,8 @@ def as_device_plan(plan: ListsT, device: torch.device) -> ListsT:
 
 def to_device(plan: ListsT, device: torch.device | str) -> ListsT:
     """`Plan.to`: see there."""
-    place = gpu(device)
-    if place is None:
+    place = placed(device)
+    if place.type == "cpu":
         return to_cpu(plan)
     if plan.status is not None and plan.device == place:
         return plan
@@ -79,3 +81,27 @@ def to_cpu(plan: ListsT) -> ListsT:
         status=None,
     )
     return exact.canonical()
+
+
+def to_cpu_as_numbered(plan: ListsT) -> ListsT:
+    """A device plan on the CPU, exact, with the numbers of its patterns and tiles as they were.
+
+    For what walks and tables made from it on the device go on using. It waits for the device.
+
+    Raises:
+        PlanError: if the device recorded a fault.
+    """
+    if plan.status is None:
+        return plan
+    raise_faults(plan.status)
+    row_ptr = plan.row_ptr.cpu()
+    blocks = int(row_ptr[-1])
+    return replace(
+        plan,
+        pattern_id=plan.pattern_id.cpu(),
+        row_ptr=row_ptr,
+        col=plan.col[:blocks].cpu(),
+        tile_id=None if plan.tile_id is None else plan.tile_id[:blocks].cpu(),
+        tiles=plan.tiles.cpu(),
+        status=None,
+    )

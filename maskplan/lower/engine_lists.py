@@ -12,11 +12,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils import _pytree as pytree
 
 from maskplan.errors import UnsupportedError
 from maskplan.geometry import Geometry
-from maskplan.lower.packing import pack, unpack
+from maskplan.lower.packing import pack, register, unpack
 from maskplan.lower.ranked_bits import RankedBits, ranked_bits
 from maskplan.lower.target import Target
 from maskplan.lower.target import target as make_target
@@ -279,16 +278,4 @@ def tables(lists: EngineLists) -> tuple[Tensor, ...]:
     return (bits.first_line, bits.words, bits.before, bits.content, bits.tiles)
 
 
-def _flatten(lists: EngineLists) -> tuple[list[Tensor], str]:
-    packed = pack(lists)
-    return list(packed.tensors), packed.spec
-
-
-def _restore(tensors: Any, spec: str) -> EngineLists:
-    lists: EngineLists = unpack(list(tensors), spec)
-    return lists
-
-
-pytree.register_pytree_node(
-    EngineLists, _flatten, _restore, serialized_type_name="maskplan.lower.EngineLists"
-)
+register(EngineLists, "maskplan.lower.EngineLists")

@@ -10,6 +10,9 @@ from maskplan.lower.engine_lists import fa4_lists, flex_lists
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.plan import Plan
 
+SHAPE = ("head_dim", "head_dim_v", "heads", "kv_heads", "arch")
+_ARCHITECTURES = {"flex": ("cuda", "cpu"), "fa4": ("sm90", "sm100")}
+
 
 def listed(
     plan: Plan,
@@ -36,7 +39,8 @@ def listed(
             for "flex" "cuda" or "cpu", None for "cuda".
 
     Raises:
-        PlanError: for a backward that is neither.
+        PlanError: for a backward that is neither, an architecture that the engine does not have, or
+            heads that do not divide among KV heads or do not fit the plan's.
         UnsupportedError: where the engine does not do it, or there is no GPU to ask for `arch`.
     """
     if not set(backward) <= {"loop_q"}:
@@ -49,6 +53,16 @@ def listed(
                 remedy="leave the rest out",
             )
         )
+    if arch is not None and arch not in _ARCHITECTURES[engine]:
+        raise PlanError(
+            sentence(
+                what="unknown architecture",
+                where=f"lists for {engine}",
+                got=repr(arch),
+                wanted=" or ".join(map(repr, _ARCHITECTURES[engine])),
+                remedy="name one of these",
+            )
+        )
     query_heads = integer(plan.heads if heads is None else heads, "heads", low=1)
     shape: dict[str, Any] = {
         "head_dim": integer(head_dim, "head_dim", low=1),
@@ -57,6 +71,7 @@ def listed(
         "kv_heads": integer(query_heads if kv_heads is None else kv_heads, "kv_heads", low=1),
         "backward": "loop_q" in backward,
     }
+    _check_heads(plan, query_heads, shape["kv_heads"], engine)
     if engine == "flex":
         lists = flex_lists(plan, arch=arch or "cuda", **shape)
     else:
@@ -68,4 +83,18 @@ def listed(
         pattern_id=plan.pattern_id,
         plan=plan,
         lists=lists,
+    )
+
+
+def _check_heads(plan: Plan, heads: int, kv_heads: int, engine: str) -> None:
+    if heads % kv_heads == 0 and plan.heads in {1, kv_heads, heads}:
+        return
+    raise PlanError(
+        sentence(
+            what="heads do not fit",
+            where=f"lists for {engine}",
+            got=f"HQ={heads} with HK={kv_heads}, for a plan of {plan.heads} heads",
+            wanted="HQ a multiple of HK, and a plan of 1, HK or HQ heads",
+            remedy="pass heads= and kv_heads= of the call",
+        )
     )

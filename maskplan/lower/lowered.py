@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from maskplan.device.move import to_cpu_as_numbered
+from maskplan.device.place import placed
 from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import Geometry, integer
-from maskplan.lower.packing import Packed, pack, unpack
+from maskplan.lower.options import check_known, directions
+from maskplan.lower.packing import Packed, pack, register, unpack
 from maskplan.lower.target import TILE_ROWS, Target, check_target
 from maskplan.lower.target import target as make_target
 from maskplan.lower.walk import Walk, forward_walk, loop_q_walk
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 _SUBTILES = (1, 2, 4)
 # Engines of others, which take lists of their own; the rest are architectures for our kernels.
 LIST_ENGINES = ("flex", "fa4")
+_WALKS = "leave them out: walks of cpu, sm90 and sm100 have them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,9 +89,16 @@ class LoweredPlan:
         return self.pattern_id.device
 
     def to(self, device: torch.device | str) -> "LoweredPlan":
-        """The same on another device; itself if it is there already."""
-        device = torch.device(device)
-        return self if device == self.device else _moved(self, device)
+        """The same on another device; itself if it is there already.
+
+        Of a device plan, going to the CPU waits for the device, as `Plan.cpu` does.
+
+        Raises:
+            PlanTypeError: if `device` is no device.
+            PlanError: if there is no such one here, or the device recorded a fault.
+        """
+        device = placed(device)
+        return self if device == self.device else moved(self, device)
 
     def __repr__(self) -> str:
         return (
@@ -127,6 +137,24 @@ def restore(tensors: Sequence[Any], spec: str) -> LoweredPlan:
     return lowered
 
 
+def check_plan(plan: object) -> None:
+    """Refuse to lower what is no Plan.
+
+    Raises:
+        PlanTypeError: if it is not.
+    """
+    if not isinstance(plan, Plan):
+        raise PlanTypeError(
+            sentence(
+                what="cannot lower this",
+                where="lower",
+                got=type(plan).__name__,
+                wanted="a Plan",
+                remedy="transpose a TransposedPlan back first",
+            )
+        )
+
+
 def lower(
     plan: Plan,
     target: Target | str,
@@ -153,36 +181,22 @@ def lower(
         **shape: of "flex" and "fa4": head_dim, head_dim_v, heads, kv_heads and arch.
 
     Raises:
-        PlanTypeError: if `plan` is not a Plan, or `target` neither a Target nor a name.
-        PlanError: for an unknown direction or subtile.
+        PlanTypeError: if `plan` is not a Plan, `target` neither a Target nor a name, `backward` no
+            collection of names, or an option is none of the target's.
+        PlanError: for an unknown direction or subtile, or heads that do not divide.
         UnsupportedError: where the target lacks a direction asked for.
     """
-    if not isinstance(plan, Plan):
-        raise PlanTypeError(
-            sentence(
-                what="cannot lower this",
-                where="lower",
-                got=type(plan).__name__,
-                wanted="a Plan",
-                remedy="transpose a TransposedPlan back first",
-            )
-        )
-    if isinstance(backward, str):
-        backward = (backward,)
+    check_plan(plan)
+    backward = directions(backward)
     if isinstance(target, str) and target in LIST_ENGINES:
-        from maskplan.lower.listed import listed
+        from maskplan.lower.listed import SHAPE, listed
 
+        check_known(shape, SHAPE, f"lower for {target}", "leave the rest out")
+        if (subtile, spt) != (1, False):
+            check_known({"subtile": subtile, "spt": spt}, SHAPE, f"lower for {target}", _WALKS)
         return listed(plan, target, backward=backward, **shape)
-    if shape:
-        raise PlanTypeError(
-            sentence(
-                what="argument not known",
-                where="lower",
-                got=", ".join(sorted(shape)),
-                wanted=f"the shape of heads for {' or '.join(LIST_ENGINES)} alone",
-                remedy="say it by maskplan.target(arch, head_dim=...)",
-            )
-        )
+    wanted = f"the shape of heads for {' or '.join(LIST_ENGINES)} alone"
+    check_known(shape, (), "lower", "say it by maskplan.target(arch, head_dim=...)", wanted)
     if isinstance(target, str):
         target = make_target(target)
     check_target(target, "lower")
@@ -243,36 +257,17 @@ def _tiled(plan: Plan, target: Target) -> tuple[Plan, int]:
     return (plan if plan.block_size == size else plan.reblock(size)), pair
 
 
-def _moved(value: Any, device: torch.device) -> Any:
+def moved(value: Any, device: torch.device) -> Any:
     """`value`, a tensor or a dataclass with some, on a device."""
+    if isinstance(value, Plan) and device.type == "cpu":
+        return to_cpu_as_numbered(value)  # walks and tables go by its numbers
     if isinstance(value, (Tensor, Plan)):
         return value.to(device)
     if not hasattr(value, "__dataclass_fields__"):
         return value
-    parts = {f.name: _moved(getattr(value, f.name), device) for f in fields(value) if f.init}
+    parts = {f.name: moved(getattr(value, f.name), device) for f in fields(value) if f.init}
     return replace(value, **parts)
 
 
-def _flatten(lowered: LoweredPlan) -> tuple[list[Tensor], str]:
-    return list(lowered.packed.tensors), lowered.packed.spec
-
-
-def _flatten_walk(walk: Walk) -> tuple[list[Tensor], str]:
-    packed = pack(walk)
-    return list(packed.tensors), packed.spec
-
-
-def _restore_walk(tensors: Any, spec: str) -> Walk:
-    walk: Walk = unpack(list(tensors), spec)
-    return walk
-
-
-pytree.register_pytree_node(
-    LoweredPlan,
-    _flatten,
-    lambda tensors, spec: restore(list(tensors), spec),
-    serialized_type_name="maskplan.LoweredPlan",
-)
-pytree.register_pytree_node(
-    Walk, _flatten_walk, _restore_walk, serialized_type_name="maskplan.lower.Walk"
-)
+register(LoweredPlan, "maskplan.LoweredPlan", restore)
+register(Walk, "maskplan.lower.Walk")

@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from maskplan.provenance import Provenance
 
@@ -138,3 +139,23 @@ def _class(named: str) -> type:
     assert module.startswith(_PACKAGE), f"no class of maskplan: {named}"
     found: type = getattr(import_module(module), name)
     return found
+
+
+def register(kind: type, name: str, restore: Callable[[Sequence[Any], str], Any] = unpack) -> None:
+    """Make `kind` a pytree whose leaves are its tensors, under `name` in what is serialised."""
+
+    def flatten(value: Any) -> tuple[list[Tensor], str]:
+        packed = getattr(value, "packed", None) or pack(value)
+        return list(packed.tensors), packed.spec
+
+    def flatten_with_keys(value: Any) -> tuple[list[tuple[pytree.KeyEntry, Tensor]], str]:
+        tensors, spec = flatten(value)
+        return [(pytree.SequenceKey(i), tensor) for i, tensor in enumerate(tensors)], spec
+
+    pytree.register_pytree_node(
+        kind,
+        flatten,
+        lambda tensors, spec: restore(list(tensors), spec),
+        serialized_type_name=name,
+        flatten_with_keys_fn=flatten_with_keys,  # torch.export names its inputs by them
+    )

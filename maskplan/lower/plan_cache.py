@@ -1,16 +1,26 @@
-"""`PlanCache`: lowered plans kept for the next call, in an object that the caller holds."""
+"""`PlanCache`: lowered plans kept for the next call, in an object that the caller holds.
+
+NOTE [Overwritten plans]: torch counts what is written to a tensor in place, and an entry remembers
+the counts of its plan's arrays. Not counted are the replay of a CUDA graph, what NumPy writes, and
+inference tensors. So a plan that a graph makes is lowered in that graph, and a plan of inference
+tensors is never written to.
+"""
 
 from collections import OrderedDict
 from collections.abc import Collection
 from dataclasses import dataclass
 from threading import RLock
+from typing import NamedTuple
 
 import torch
 
+from maskplan.device.place import placed
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import integer
-from maskplan.lower.lowered import LoweredPlan
-from maskplan.lower.target import Target
+from maskplan.lower.listed import SHAPE
+from maskplan.lower.lowered import LoweredPlan, check_plan
+from maskplan.lower.options import check_known, directions
+from maskplan.lower.target import Target, check_target
 from maskplan.plan import Plan
 
 _KEYS = ("identity", "digest")
@@ -54,6 +64,12 @@ class CacheStats:
     nbytes: int
 
 
+class _Entry(NamedTuple):
+    plan: Plan
+    writes: tuple[int, ...]
+    lowered: LoweredPlan
+
+
 class PlanCache:
     """The last `capacity` lowered plans, found by plan, target and device.
 
@@ -61,6 +77,9 @@ class PlanCache:
     would lower it each time. This is where to keep what was made: pass it as
     `attention(..., cache=)`, or ask it for a plan by `lower`. What it holds lives as long as it.
     The least recently used entry makes room for a new one. Threads may share it.
+
+    A plan whose arrays were written to in place since, as a device plan in static memory is, is
+    lowered again: NOTE [Overwritten plans].
 
     Args:
         capacity: entries held, at least 1.
@@ -86,7 +105,7 @@ class PlanCache:
             )
         self._by = by
         # Plans are held too: an id names an object only while it lives.
-        self._entries: OrderedDict[tuple[object, ...], tuple[Plan, LoweredPlan]] = OrderedDict()
+        self._entries: OrderedDict[tuple[object, ...], _Entry] = OrderedDict()
         self._lock = RLock()
         self._hits = self._misses = self._evictions = 0
 
@@ -110,29 +129,46 @@ class PlanCache:
 
         Raises:
             MaskplanError: as `Plan.lower` does.
+            PlanTypeError: if `device` is no device.
+            PlanError: if there is no such device here.
         """
+        check_plan(plan)
+        if not isinstance(target, str):
+            check_target(target, "PlanCache.lower")
+        check_known(shape, SHAPE, "PlanCache.lower", "leave the rest out")
         lowering = Lowering(
-            target=target, backward=tuple(backward), shape=tuple(sorted(shape.items()))
+            target=target,
+            backward=directions(backward),
+            shape=tuple((name, _plain(name, shape[name])) for name in SHAPE if name in shape),
         )
-        return self.find(plan, lowering, plan.device if device is None else torch.device(device))
+        return self.find(plan, lowering, plan.device if device is None else placed(device))
 
     def find(self, plan: Plan, lowering: Lowering, device: torch.device) -> LoweredPlan:
         """The plan lowered so on a device, from the cache or into it."""
         name: object = id(plan) if self._by == "identity" else plan.digest
         key = (name, lowering, device)
+        writes = _writes(plan)
         with self._lock:
             entry = self._entries.get(key)
-            if entry is not None:
+            if entry is not None and self._holds(entry, plan, writes):
                 self._hits += 1
                 self._entries.move_to_end(key)
-                return entry[1]
+                return entry.lowered
             self._misses += 1
             lowered = lowering.of(plan).to(device)
-            self._entries[key] = (plan, lowered)
+            self._entries[key] = _Entry(plan, writes, lowered)
+            self._entries.move_to_end(key)
             while len(self._entries) > self._capacity:
                 self._entries.popitem(last=False)
                 self._evictions += 1
             return lowered
+
+    def _holds(self, entry: "_Entry", plan: Plan, writes: tuple[int, ...]) -> bool:
+        """Whether what was lowered is what `plan`, found by its key, holds now."""
+        if entry.plan is plan:
+            return entry.writes == writes
+        # Found by its digest. What was lowered may share arrays with its own plan.
+        return entry.writes == _writes(entry.plan)
 
     def clear(self) -> None:
         """Drop every entry; what was counted stays."""
@@ -143,7 +179,7 @@ class PlanCache:
     def stats(self) -> CacheStats:
         """Hits, misses, evictions and what is held now."""
         with self._lock:
-            held = [lowered.packed.tensors for _, lowered in self._entries.values()]
+            held = [entry.lowered.packed.tensors for entry in self._entries.values()]
             return CacheStats(
                 hits=self._hits,
                 misses=self._misses,
@@ -157,3 +193,15 @@ class PlanCache:
 
     def __repr__(self) -> str:
         return f"PlanCache(capacity={self._capacity}, by={self._by!r}, {self.stats})"
+
+
+def _writes(plan: Plan) -> tuple[int, ...]:
+    """How often each array of `plan` was written to in place; 0 of inference tensors."""
+    arrays = (plan.pattern_id, plan.row_ptr, plan.col, plan.tile_id, plan.tiles)
+    return tuple(
+        [0 if array is None or array.is_inference() else array._version for array in arrays]  # noqa: SLF001 - it has no other name
+    )
+
+
+def _plain(name: str, value: int | str) -> int | str:
+    return value if isinstance(value, str) else integer(value, name)

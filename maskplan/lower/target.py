@@ -81,7 +81,7 @@ class Target:
             PlanError: for an unknown direction.
             UnsupportedError: where the direction does not exist on this target, with the reason.
         """
-        if direction in self.refused:
+        if isinstance(direction, str) and direction in self.refused:
             raise UnsupportedError(
                 sentence(
                     what="direction not available",
@@ -91,7 +91,7 @@ class Target:
                     remedy=f"use one of {', '.join(self.rules)}",
                 )
             )
-        if direction not in self.rules:
+        if not isinstance(direction, str) or direction not in self.rules:
             raise PlanError(
                 sentence(
                     what="unknown direction",

@@ -14,6 +14,7 @@ from maskplan.plan import BlockLists, Plan, TransposedPlan
 from maskplan.transform.transpose import transpose_lists
 
 FILL = -1
+_FORWARD_LISTS = ("forward", "loop_k")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,10 +207,21 @@ def forward_tensors(
             known without waiting for the device; blocks beyond the number set its status word.
 
     Raises:
-        PlanError: if the block size does not fit the target, for an unknown width, for "compact"
+        PlanError: if the block size does not fit the target, for an unknown direction or width, for
+            "compact"
             with a device plan, or for fewer slots than the longest list of an exact plan.
         UnsupportedError: if the target has no such direction.
     """
+    if direction not in _FORWARD_LISTS:
+        raise PlanError(
+            sentence(
+                what="direction not available",
+                where="block_sparse_tensors",
+                got=repr(direction),
+                wanted=" or ".join(map(repr, _FORWARD_LISTS)),
+                remedy="use plan.transpose().block_sparse_tensors(...) for LoopQ lists",
+            )
+        )
     if target is not None:
         check_target(target, "block_sparse_tensors")
         target.check(plan.block_size, direction, plan.seqlen_q)

@@ -158,7 +158,22 @@ def test_lists_without_a_backward_are_refused_where_gradients_are_wanted():
         ),
         (lambda p: p.lower("flex", backward=("loop_k",)), mp.PlanError, ["loop_k", "loop_q"]),
         (lambda p: p.lower("flex", heads=0), mp.PlanError, ["heads", "0"]),
-        (lambda p: p.lower("flex", colour=1), TypeError, ["colour"]),
+        (lambda p: p.lower("flex", colour=1), mp.PlanTypeError, ["colour", "head_dim, head_dim_v"]),
+        (lambda p: p.lower("flex", subtile=2), mp.PlanTypeError, ["subtile", "sm90 and sm100"]),
+        (lambda p: p.lower("cpu", backward=None), mp.PlanTypeError, ["backward", "NoneType"]),
+        (lambda p: p.lower("cpu", backward=[[]]), mp.PlanTypeError, ["backward", "[[]]"]),
+        (lambda p: p.lower("flex", backward=3), mp.PlanTypeError, ["backward", "3 of type int"]),
+        (lambda p: p.lower("flex", arch="sm90"), mp.PlanError, ["'sm90'", "'cuda' or 'cpu'"]),
+        (lambda p: p.lower("fa4", arch="cpu"), mp.PlanError, ["'cpu'", "'sm90' or 'sm100'"]),
+        (
+            lambda p: p.lower("flex", heads=3, kv_heads=2),
+            mp.PlanError,
+            ["heads do not fit in lists for flex", "HQ=3 with HK=2", "a plan of 2 heads"],
+        ),
+        (lambda p: p.lower("fa4", arch="sm90", heads=2, kv_heads=4), mp.PlanError, ["HK=4"]),
+        (lambda p: p.lower("fa4", arch="sm90", heads=8, kv_heads=4), mp.PlanError, ["of 2 heads"]),
+        (lambda p: p.lower("cpu").to("bogus"), mp.PlanError, ["'bogus'", "wanted cpu"]),
+        (lambda p: p.lower("cpu").to(None), mp.PlanTypeError, ["NoneType", "torch.device"]),
     ],
 )
 def test_lists_refuse(act, error, parts):
@@ -180,3 +195,17 @@ def test_the_architecture_of_a_machine_without_a_gpu():
         "compute capability 9.0 (sm90) or 10.0 (sm100); name the architecture: "
         'plan.lower("fa4", arch="sm90").'
     )
+
+
+def test_a_lowered_plan_is_an_argument_of_an_exported_program():
+    class Attend(torch.nn.Module):
+        def forward(self, q, k, v, plan):
+            return attention(q, k, v, plan)
+
+    call, other = (problem(mask, (16, 16), heads=2) for mask in (MASK, MASK.roll(5, 3)))
+    tensors = (call.q, call.k, call.v)
+    program = torch.export.export(Attend(), (*tensors, call.plan.lower("cpu"))).module()
+
+    assert torch.equal(program(*tensors, call.plan.lower("cpu")), attention(*tensors, call.plan))
+    assert len(other.plan.col) == len(call.plan.col)
+    assert torch.equal(program(*tensors, other.plan.lower("cpu")), attention(*tensors, other.plan))

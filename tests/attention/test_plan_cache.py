@@ -12,6 +12,7 @@ from maskplan.attention import attention
 from tests.attention.problems import problem
 
 MASK = torch.rand(1, 1, 30, 30, generator=torch.Generator().manual_seed(14)) < 0.3
+PLAN = problem(MASK, (8, 8)).plan
 
 
 def counts(cache: mp.PlanCache) -> tuple[int, int, int, int]:
@@ -46,6 +47,7 @@ def test_targets_and_directions_have_entries_of_their_own():
     assert len({id(lowered) for lowered in made}) == len(made)
     assert counts(cache) == (0, 6, 0, 6)
     assert made[3].loop_q is None
+    assert cache.lower(plan, "cpu", backward="loop_q") is made[0], "one name is one direction"
     assert cache.lower(plan, "flex", arch="cpu", heads=4) is made[5]
 
 
@@ -85,6 +87,46 @@ def test_an_id_is_never_taken_for_another_plan():
     assert counts(cache)[:2] == (0, 200)
 
 
+@pytest.mark.parametrize("by", ["identity", "digest"])
+def test_a_plan_that_was_written_to_is_lowered_again(by):
+    """As a plan in static memory is, from step to step."""
+    call, other = problem(MASK, (8, 8)), problem(MASK.roll(3, 3), (8, 8))
+    cache = mp.PlanCache(by=by)
+    q = call.q.requires_grad_()
+
+    def gradient(**options: object) -> torch.Tensor:
+        out = attention(q, call.k, call.v, call.plan, backend="cpu", backward="loop_q", **options)
+        return torch.autograd.grad(out, q, call.dout)[0]
+
+    before = gradient(cache=cache)
+    kept = cache.lower(call.plan, "cpu")
+    for name in ("row_ptr", "col", "tile_id", "tiles"):
+        mine, theirs = getattr(call.plan, name), getattr(other.plan, name)
+        mine.resize_(theirs.shape).copy_(theirs)
+
+    assert torch.equal(gradient(cache=cache), gradient())
+    assert not torch.equal(gradient(cache=cache), before)
+    assert cache.lower(call.plan, "cpu") is not kept
+    assert cache.stats.misses == 2
+
+
+def test_an_equal_plan_does_not_get_arrays_that_were_written_to():
+    plan, equal = (problem(MASK, (8, 8)).plan for _ in range(2))
+    cache = mp.PlanCache(by="digest")
+    cache.lower(plan, "cpu")
+    plan.tiles.zero_()
+
+    assert torch.equal(cache.lower(equal, "cpu").forward.tiles, equal.tiles)
+
+
+def test_plans_of_inference_tensors_are_kept():
+    with torch.inference_mode():
+        plan = problem(MASK, (8, 8)).plan
+    cache = mp.PlanCache()
+
+    assert cache.lower(plan, "cpu") is cache.lower(plan, "cpu")
+
+
 def test_what_is_held_dies_with_the_cache():
     cache, plan = mp.PlanCache(), mp.causal(16, 16, block_size=(4, 4))
     held = weakref.ref(cache.lower(plan, "cpu").loop_q.col)
@@ -117,3 +159,24 @@ def test_bad_arguments():
         "as by."
     )
     assert repr(mp.PlanCache(3)).startswith("PlanCache(capacity=3, by='identity', CacheStats(")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((None, "cpu"), {}, mp.PlanTypeError, "cannot lower this in lower: got NoneType"),
+        ((PLAN.transpose(), "cpu"), {}, mp.PlanTypeError, "got TransposedPlan, wanted a Plan"),
+        ((PLAN, None), {}, mp.PlanTypeError, "target is of the wrong type in PlanCache.lower"),
+        ((PLAN, []), {}, mp.PlanTypeError, r"got \[\] of type list, wanted a Target"),
+        ((PLAN, "cpu"), {"backward": 3}, mp.PlanTypeError, "got 3 of type int, wanted ..loop_q"),
+        ((PLAN, "cpu"), {"backward": [[]]}, mp.PlanTypeError, "no collection of directions"),
+        ((PLAN, "cpu"), {"backward": "loop_x"}, mp.PlanError, "unknown direction"),
+        ((PLAN, "cpu"), {"device": "bogus"}, mp.PlanError, "no such device here in device: got"),
+        ((PLAN, "cpu"), {"device": 3.5}, mp.PlanTypeError, "got 3.5 of type float, wanted a torch"),
+        ((PLAN, "flex"), {"head_dim": []}, mp.PlanTypeError, r"in head_dim: got \[\] of type list"),
+        ((PLAN, "flex"), {"colour": 1}, mp.PlanTypeError, "got colour, wanted head_dim, head_"),
+    ],
+)
+def test_wrong_arguments_of_lower_are_one_sentence(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        mp.PlanCache().lower(*arguments, **options)
