@@ -5,7 +5,7 @@ single-stream blocks follow its dual-stream ones, as in FastVideo's mask strateg
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,40 @@ def architecture_of(transformer: object) -> Architecture:
     )
 
 
+def models_of(transformers: object) -> list[nn.Module]:
+    """The models among what `attach` was given: one, or several.
+
+    Raises:
+        PlanTypeError: if it is neither a model nor a collection.
+        PlanError: if there is none, or one of them twice.
+    """
+    if isinstance(transformers, nn.Module) and not isinstance(transformers, nn.ModuleList):
+        return [transformers]
+    if not isinstance(transformers, Iterable):
+        raise PlanTypeError(
+            sentence(
+                what="argument is no model",
+                where="transformers",
+                got=type(transformers).__name__,
+                wanted="a transformer of diffusers, or several",
+                remedy="pass pipe.transformer",
+            )
+        )
+    models = list(transformers)
+    different = len({id(model) for model in models})
+    if not models or different < len(models):
+        raise PlanError(
+            sentence(
+                what="models are not one or several different ones",
+                where="transformers",
+                got=f"{len(models)}, of which {different} are different",
+                wanted="each transformer once",
+                remedy="pass those among which the pipeline switches",
+            )
+        )
+    return models
+
+
 def bound(transformer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments of a forward call by name."""
     signature = inspect.signature(transformer.forward)
@@ -142,8 +176,10 @@ def query_like(layers: list[nn.Module], latent: Tensor) -> Tensor:
     """An empty [1, 1, H, D] tensor of the kind of q when the model is called with `latent`."""
     layer: Any = layers[0]
     head_dim = layer.inner_dim // layer.heads
-    grad = torch.is_grad_enabled()
-    return latent.new_empty(1, 1, layer.heads, head_dim).requires_grad_(grad)
+    grad, kind = torch.is_grad_enabled(), latent.device.type
+    # Projections make q in autocast's dtype, which another call may not have.
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else latent.dtype
+    return latent.new_empty(1, 1, layer.heads, head_dim, dtype=dtype).requires_grad_(grad)
 
 
 def check_layer_count(count: int, dense_layers: int) -> None:

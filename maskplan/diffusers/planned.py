@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from maskplan.attention.choice import named
 from maskplan.diffusers.models import (
     Architecture,
     HunyuanVideo,
@@ -17,6 +18,7 @@ from maskplan.diffusers.models import (
     check_layer_count,
     check_processors,
     heads_of,
+    models_of,
     query_like,
 )
 from maskplan.diffusers.processors import (
@@ -181,11 +183,12 @@ def attach(
     Raises:
         PlanTypeError: if a transformer is of an unknown architecture, or plans or order are not
             plans and an order.
-        PlanError: if plans do not fit the heads, layers or order, or an option is out of range. A
-            forward call raises it if the video's grid or the text does not fit the plans.
+        PlanError: if there is no transformer, or one twice, plans do not fit the heads, layers or
+            order, a backend is unknown or an option is out of range. A forward call raises it if
+            the video's grid or the text does not fit the plans.
         UnsupportedError: if a layer has a processor that is not the model's own.
     """
-    models = [transformers] if isinstance(transformers, nn.Module) else list(transformers)
+    models = models_of(transformers)
     dense_steps = integer(dense_steps, "dense_steps", low=0)
     dense_layers = integer(dense_layers, "dense_layers", low=0)
     order = order_of(plans, order)
@@ -199,6 +202,8 @@ def attach(
         _check_text_last(architecture, order)
         check_plans(plans, order, heads_of(layers), range(dense_layers, len(layers)))
     kept = 2 * most if kept is None else integer(kept, "kept", low=1)
+    if backend != "auto":
+        named(backend)
     options = {"backend": backend, "deterministic": deterministic}
     source = PlanSource(plans, order, options, kept)
     return PlannedAttention(models, source, StepCount(steps), (dense_steps, dense_layers))

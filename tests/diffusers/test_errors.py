@@ -28,6 +28,38 @@ def test_other_models_are_refused_by_name():
 
 
 @pytest.mark.parametrize(
+    ("transformers", "error", "message"),
+    [
+        (None, mp.PlanTypeError, "argument is no model in transformers: got NoneType"),
+        (3, mp.PlanTypeError, "argument is no model in transformers: got int"),
+        ([], mp.PlanError, "got 0, of which 0 are different, wanted each transformer once"),
+        ([3], mp.PlanTypeError, "no such model here in attach: got int"),
+    ],
+)
+def test_no_models_at_all(transformers, error, message):
+    with pytest.raises(error, match=message):
+        attach(transformers, FULL, order=ORDER)
+
+
+def test_one_model_twice_is_refused_and_left_alone():
+    """The second time it would take our processor for the model's own."""
+    wan = models.wan()
+    with pytest.raises(mp.PlanError, match="got 2, of which 1 are different"):
+        attach([wan, wan], FULL, order=ORDER)
+
+    assert [type(block.attn1.processor).__name__ for block in wan.blocks] == 3 * [
+        "WanAttnProcessor"
+    ]
+    assert not wan._forward_pre_hooks
+
+
+def test_a_backend_that_there_is_not_is_refused_at_once():
+    for backend in ("fa5", None, ["cpu"]):
+        with pytest.raises(mp.PlanError, match="unknown backend in attention: got "):
+            attach(models.wan(), FULL, order=ORDER, backend=backend)
+
+
+@pytest.mark.parametrize(
     ("plans", "options", "message"),
     [
         (

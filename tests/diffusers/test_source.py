@@ -5,6 +5,7 @@ import torch
 
 import maskplan as mp
 from maskplan.diffusers import source
+from maskplan.diffusers.models import query_like
 from maskplan.video import Grid, TokenOrder
 
 ORDER = TokenOrder.tiles(Grid(2, 3, 5, text=4), (2, 2, 2), pad=True)
@@ -62,3 +63,17 @@ def test_engines_that_cannot_are_left_to_attention_to_refuse():
 
     with pytest.raises(mp.UnsupportedError, match="fa4"):
         mp.attention(q, q, q, ready, backend="fa4")
+
+
+def test_what_q_is_like_follows_autocast():
+    """Plans are made ready for the dtype in which attention will see q."""
+    layer = torch.nn.Module()
+    layer.inner_dim, layer.heads = 48, 3
+    latent = torch.zeros(1, 4, 1, 2, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = query_like([layer], latent)
+        with torch.autocast("cpu", enabled=False):
+            off = query_like([layer], latent)
+
+    assert inside.shape == (1, 1, 3, 16)
+    assert (inside.dtype, off.dtype) == (torch.bfloat16, torch.float32)
