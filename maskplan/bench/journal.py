@@ -10,20 +10,33 @@ from maskplan.bench.machine import Machine
 from maskplan.errors import PlanFileError, sentence
 
 Row = dict[str, Any]
+_START = b'{"name"'
+_FIELDS = {
+    "name": str,
+    "title": str,
+    "date": str,
+    "machine": dict,
+    "milliseconds": dict,
+    "flops": dict,
+    "figures": list,
+    "left_out": dict,
+}
 
 
 class Journal:
     """Rows of a file, and the rows of one machine among them.
 
-    A last line that an interrupted run left unfinished is cut off.
+    A last line that an interrupted run left unfinished is passed over, and cut off when a row is
+    added.
 
     Raises:
-        PlanFileError: if another line is no row.
+        PlanFileError: if the file is no text, or another line is no row.
     """
 
     def __init__(self, path: str | PathLike[str], machine: Machine) -> None:
         self.path = Path(path)
         self.machine = machine
+        self._whole: int | None = None  # bytes before an unfinished line
         self._rows = self._read()
 
     def rows(self) -> list[Row]:
@@ -39,7 +52,10 @@ class Journal:
         """Append a row of this machine, and return it as the file has it."""
         line = json.dumps({**row, "machine": self.machine.to_json()})
         with self.path.open("a", encoding="utf-8") as file:
+            if self._whole is not None:
+                file.truncate(self._whole)
             file.write(line + "\n")
+        self._whole = None
         kept: Row = json.loads(line)
         self._rows.append(kept)
         return kept
@@ -47,25 +63,34 @@ class Journal:
     def _read(self) -> list[Row]:
         if not self.path.exists():
             return []
-        text = self.path.read_text(encoding="utf-8")
-        whole, _, rest = text.rpartition("\n")
+        read = self.path.read_bytes()
+        whole, _, rest = read.rpartition(b"\n")
         if rest:
-            self.path.write_text(whole + "\n" if whole else "", encoding="utf-8")
+            if not rest.startswith(_START):  # of no row, so not ours to cut off
+                raise self._no_row(whole.count(b"\n") + 1 + bool(whole), rest)
+            self._whole = len(read) - len(rest)
         return [self._parsed(number, line) for number, line in enumerate(whole.splitlines(), 1)]
 
-    def _parsed(self, number: int, line: str) -> Row:
+    def _parsed(self, number: int, line: bytes) -> Row:
         try:
             row = json.loads(line)
-        except json.JSONDecodeError:
+        except ValueError:  # of JSON, or of its encoding
             row = None
-        if not isinstance(row, dict) or not {"name", "machine"} <= row.keys():
-            raise PlanFileError(
-                sentence(
-                    what="line is no row of a benchmark",
-                    where=f"{self.path}, line {number}",
-                    got=repr(line[:40]),
-                    wanted="a JSON object with name and machine",
-                    remedy="give --out another file, or mend this one",
-                )
+        known = isinstance(row, dict) and all(
+            isinstance(row.get(name), kind) for name, kind in _FIELDS.items()
+        )
+        if not known:
+            raise self._no_row(number, line)
+        read: Row = row
+        return read
+
+    def _no_row(self, number: int, line: bytes) -> PlanFileError:
+        return PlanFileError(
+            sentence(
+                what="line is no row of a benchmark",
+                where=f"{self.path}, line {number}",
+                got=repr(line[:40].decode("utf-8", "replace")),
+                wanted=f"a JSON object with {', '.join(_FIELDS)}",
+                remedy="give --out another file, or mend this one",
             )
-        return row
+        )

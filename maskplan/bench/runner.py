@@ -4,11 +4,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Any
 
 from maskplan.bench.case import Case, Figure, Missing, Prepared, Work
 from maskplan.bench.clock import Clock, Times, interleaved
 from maskplan.bench.journal import Journal, Row
+from maskplan.errors import PlanError, sentence
 
 RUNS = 9
 CASE_SECONDS = 20.0  # of timing; preparing and compiling come on top
@@ -39,9 +41,15 @@ def run(
         say: is given a line a case.
         now: a clock in seconds.
 
+    Raises:
+        PlanError: if one of `rows` is in no name.
+
     Returns:
         Names of cases that were wanted and have no row, for lack of time or for a failure.
     """
+    cases = list(cases)
+    for part in rows:
+        _check_row(part, cases)
     until = now() + seconds
     left = []
     for case in cases:
@@ -59,6 +67,21 @@ def run(
         journal.add(row)
         say(f"{case.name}: {_told(row)}  [{now() - started:.0f} s]")
     return left
+
+
+def _check_row(part: str, cases: Sequence[Case]) -> None:
+    if any(part in case.name for case in cases):
+        return
+    near = get_close_matches(part, [case.name for case in cases], n=3, cutoff=0.0)
+    raise PlanError(
+        sentence(
+            what="no such row",
+            where="rows",
+            got=repr(part),
+            wanted=f"a part of a name, as {', '.join(near)}" if near else "no rows at all",
+            remedy="see maskplan bench --list",
+        )
+    )
 
 
 def _told(row: Row) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import maskplan as mp
-from maskplan.bench import Case, Figure, Journal, Machine, Missing, Prepared, run
+from maskplan.bench import Case, Figure, Journal, Machine, Missing, run
 from maskplan.bench.attention_cases import Shape, ours
 from maskplan.bench.cases import cases_for
 from maskplan.bench.clock import FEWEST_RUNS, interleaved
@@ -16,44 +16,7 @@ from maskplan.bench.peers import sdpa, sorted_lists
 from maskplan.bench.planning_cases import scattered, topk_lists
 from maskplan.bench.runner import judged
 from maskplan.bench.table import tables
-
-HERE = Machine(device="cpu", name="a machine", versions=(("torch", "2"),))
-OTHER = Machine(device="cpu", name="a machine", versions=(("torch", "3"),))
-
-
-class Script:
-    """A clock that says what it was told to, work by work."""
-
-    def __init__(self, **times):
-        self.times = {name: iter(values) for name, values in times.items()}
-        self.order = []
-
-    def __call__(self, work):
-        name = work()
-        self.order.append(name)
-        return next(self.times[name])
-
-
-def named(*names):
-    return {name: (lambda name=name: name) for name in names}
-
-
-def makers(*names):
-    return {name: (lambda name=name: lambda: name) for name in names}
-
-
-def case(name="row", *, works=None, figures=(), flops=None, title="a row"):
-    prepared = Prepared(
-        works=makers("ours", "theirs") if works is None else works,
-        figures=figures,
-        flops=flops,
-    )
-    return Case(name=name, title=title, prepare=lambda: prepared)
-
-
-def steady(work):
-    return {"ours": 2.0, "theirs": 3.0}[work()]
-
+from tests.bench.works import HERE, Script, case, makers, named, steady
 
 # Medians
 
@@ -162,77 +125,6 @@ def test_a_row_that_cannot_be_measured_is_left_and_others_go_on(tmp_path, where)
     assert left == ["bad"]
     assert [row["name"] for row in journal.rows()] == ["good"]
     assert said[0] == "bad: not measured: RuntimeError: out of memory"
-
-
-# Resuming
-
-
-def test_rows_that_are_there_are_not_measured_again(tmp_path):
-    path = tmp_path / "rows"
-    run([case("one")], Journal(path, HERE), steady, say=lambda _: None)
-
-    def never():
-        raise AssertionError("measured again")
-
-    again = Case(name="one", title="", prepare=never)
-    journal, said = Journal(path, HERE), []
-    run([again, case("two")], journal, steady, say=said.append)
-
-    assert [row["name"] for row in journal.rows()] == ["one", "two"]
-    assert len(said) == 1
-    assert len(path.read_text().splitlines()) == 2
-
-
-def test_rows_of_other_versions_are_measured_again_and_kept(tmp_path):
-    path = tmp_path / "rows"
-    run([case("one")], Journal(path, HERE), steady, say=lambda _: None)
-    run([case("one")], Journal(path, OTHER), steady, say=lambda _: None)
-
-    assert len(path.read_text().splitlines()) == 2
-    assert [len(Journal(path, machine).rows()) for machine in (HERE, OTHER)] == [1, 1]
-
-
-def test_only_named_rows_run_and_none_after_the_seconds(tmp_path):
-    journal = Journal(tmp_path / "rows", HERE)
-    cases = [case(name) for name in ("plan/a", "attend/a", "plan/b", "plan/c")]
-    clock = iter([0.0, 1.0, 1.0, 1.0, 1.0, 9.0, 9.0, 9.0])
-
-    left = run(
-        cases,
-        journal,
-        steady,
-        rows=["plan"],
-        seconds=5.0,
-        say=lambda _: None,
-        runs=1,
-        now=lambda: next(clock),
-    )
-
-    assert [row["name"] for row in journal.rows()] == ["plan/a"]
-    assert left == ["plan/b", "plan/c"]
-
-
-def test_an_interrupted_line_is_cut_off(tmp_path):
-    path = tmp_path / "rows"
-    run([case("one")], Journal(path, HERE), steady, say=lambda _: None)
-    whole = path.read_text()
-    path.write_text(whole + '{"name": "tw')
-
-    run([case("two")], Journal(path, HERE), steady, say=lambda _: None)
-
-    lines = path.read_text().splitlines()
-    assert [json.loads(line)["name"] for line in lines] == ["one", "two"]
-    assert path.read_text().startswith(whole)
-
-
-@pytest.mark.parametrize("line", ["no json", "[]", '{"name": "x"}'])
-def test_a_file_of_something_else_is_refused_and_kept(tmp_path, line):
-    path = tmp_path / "rows"
-    path.write_text(line + "\n")
-
-    with pytest.raises(mp.PlanFileError, match=r"line is no row of a benchmark in .*, line 1: got"):
-        Journal(path, HERE)
-    assert path.read_text() == line + "\n"
 
 
 # Text
