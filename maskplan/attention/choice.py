@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from maskplan.attention import cpu, fa4, flex, reference
+from maskplan.attention import cpu, fa4, flex, reference, sm100, sm100_emulated
 from maskplan.attention.backend import Backend
 from maskplan.attention.metadata import LoweredFor, Metadata
 from maskplan.errors import PlanError, UnsupportedError, sentence
@@ -14,8 +14,11 @@ from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.packing import unpack
 
 # "auto" takes the first of these that supports the call and runs the plan's engine; none is ever
-# replaced by another in silence. See NOTE [Backends].
-BACKENDS: tuple[Any, ...] = (fa4, flex, cpu, reference)
+# replaced by another in silence. See NOTE [Backends]. On an SM100 fa4 comes before sm100, which no
+# GPU has run yet.
+BACKENDS: tuple[Any, ...] = (fa4, sm100, flex, cpu, reference, sm100_emulated)
+# Minutes where others take milliseconds: nobody gets it who did not ask for it.
+ONLY_BY_NAME = frozenset({sm100_emulated.NAME})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +111,8 @@ def choose(asked: Metadata, name: str) -> Any:
         PlanError: if there is none of that name.
         UnsupportedError: if it cannot make the call.
     """
-    candidates = BACKENDS if name == "auto" else (named(name),)
+    automatic = [backend for backend in BACKENDS if backend.NAME not in ONLY_BY_NAME]
+    candidates = automatic if name == "auto" else [named(name)]
     said = [status(backend, asked) for backend in candidates]
     for backend, answer in zip(candidates, said, strict=True):
         if answer.usable:

@@ -10,6 +10,7 @@ from maskplan.attention import direct, operators
 from maskplan.attention.call import AttentionCall, checked, plain_scale
 from maskplan.attention.choice import BACKENDS, BackendStatus, decide, metadata, named, status
 from maskplan.attention.dispatch_keys import in_transform
+from maskplan.attention.metadata import Metadata
 from maskplan.errors import UnsupportedError, sentence
 from maskplan.geometry import Geometry
 from maskplan.lower.lowered import LoweredPlan, as_it_is
@@ -84,8 +85,10 @@ def attention(
             made of it for an engine.
         scale: factor of the scores; None for 1 / sqrt(D).
         layout: "bshd", as written here, or "bhsd", with heads before tokens in q, k, v and out.
-        backend: "auto", "fa4", "flex", "cpu" or "reference". "auto" takes the first that supports
-            the call in this order, from shapes, dtypes and devices alone; `backends` says why.
+        backend: "auto", "fa4", "sm100", "flex", "cpu", "reference" or "sm100-emulated". "auto"
+            takes the first that supports the call in this order, from shapes, dtypes and devices
+            alone; `backends` says why. It never takes "sm100-emulated", which runs the kernels of
+            "sm100" in an emulator, on a CPU, for small shapes.
         backward: which side owns the loop of the cpu backward: "loop_q" owns keys and streams
             queries, "loop_k" owns queries and streams keys, "auto" is loop_k for key blocks of a
             few tokens and loop_q otherwise.
@@ -222,6 +225,14 @@ def _facts(
         spec, q.dtype, q.device, int(q.shape[2]), int(k.shape[2]), int(q.shape[3]),
         int(v.shape[3]), plan.heads, layout, backward, deterministic, grad,
     )  # fmt: skip
+
+
+def asked_of(
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, *, backward: str
+) -> Metadata:
+    """What backends are asked about a call, of q, k and v [B, S, H, F]."""
+    spec = operands(plan).spec
+    return metadata(*_facts(q, k, v, plan, spec, "bshd", backward, deterministic=False))
 
 
 def _lowered(

@@ -16,20 +16,29 @@ class LoweredFor:
         arch: architecture of the kernels; None for a Plan.
         heads: (HQ, HK) that lists are for, or None for any.
         dims: (D, DV) that lists are for, or None for any.
+        packed: heads of a group that rows of a walk pack, or None where nothing is packed.
         backward: whether gradients can be computed.
     """
 
     arch: str | None = None
     heads: tuple[int, int] | None = None
     dims: tuple[int, int] | None = None
+    packed: int | None = None
     backward: bool = True
 
     @classmethod
     def of(cls, plan: LoweredPlan) -> "LoweredFor":
         """What `plan` is for."""
-        lists = plan.lists
+        lists, kernels = plan.lists, plan.target
+        if lists is None and (kernels is None or kernels.arch == "cpu"):
+            return cls(arch=None if kernels is None else "cpu")
         if lists is None:
-            return cls(arch=None if plan.target is None else plan.target.arch)
+            assert kernels is not None, "walks have a target"
+            return cls(
+                arch=kernels.arch,
+                packed=kernels.group if kernels.pack_gqa else None,
+                backward=plan.loop_q is not None or plan.loop_k is not None,
+            )
         return cls(
             arch=lists.arch,
             heads=(lists.heads, lists.kv_heads),
@@ -92,6 +101,12 @@ class Metadata:
         if given.heads is not None and (given.heads, given.dims) != here:
             (hq, hk), (d, dv) = given.heads, given.dims or (0, 0)
             return f"its plan is lowered for HQ={hq}, HK={hk}, D={d}, DV={dv}"
+        if given.packed is not None and given.packed != self.group:
+            return (
+                f"its plan is lowered for packed groups of {given.packed} heads, not {self.group}"
+            )
+        if given.packed is not None and self.plan_heads not in (1, self.kv_heads):
+            return "its plan is lowered for packed groups, whose heads share one list"
         if self.differentiable and not given.backward:
             return "its plan is lowered without a backward, and gradients are wanted"
         return None

@@ -1,13 +1,15 @@
 """`verify`: a backend against the float64 reference, forward and backward, on a plan of yours."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskplan.attention.budget import Comparison, compare
 from maskplan.attention.call import AttentionCall, check_plan_type, make_call
-from maskplan.attention.dispatch import run
+from maskplan.attention.choice import named, status
+from maskplan.attention.dispatch import asked_of, run
 from maskplan.attention.oracle import key_side, query_side
 from maskplan.errors import MaskplanError, sentence
 from maskplan.lower.lowered import LoweredPlan
@@ -26,7 +28,8 @@ class VerifyReport:
         dtype: of its inputs.
         subject: the plan, in words.
         sampled: whether only some queries and keys were compared.
-        comparisons: out, lse, dq, dk and dv.
+        comparisons: out, lse, dq, dk and dv; out and lse alone where there is no backward.
+        no_backward: why there is none, if so.
     """
 
     backend: str
@@ -34,6 +37,7 @@ class VerifyReport:
     subject: str
     sampled: bool
     comparisons: tuple[Comparison, ...]
+    no_backward: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -71,6 +75,8 @@ class VerifyReport:
             lines += [f"        {fault}" for fault in c.faults[:_SHOWN]]
             if len(c.faults) > _SHOWN:
                 lines.append(f"        and {len(c.faults) - _SHOWN} more")
+        if self.no_backward is not None:
+            lines.append(f"forward alone: {self.no_backward}")
         some = "sampled queries and keys" if self.sampled else "every query and key"
         lines.append(f"{'right' if self.ok else 'WRONG'} on {some}")
         return "\n".join(lines)
@@ -80,15 +86,16 @@ class VerifyReport:
 class Results:
     """Results of one call: out and its gradients [B, n, H, F], lse [B, n, HQ, 1].
 
-    Computed ones say how errors in the gradients of a key grow: `weight` is that of `KeySide`, and
-    `growth` half the root of the number of its queries, since they are added one after another.
+    Without a backward there are no gradients. Computed ones say how errors in the gradients of a
+    key grow: `weight` is that of `KeySide`, and `growth` half the root of the number of its
+    queries, since they are added one after another.
     """
 
     out: Tensor
     lse: Tensor
-    dq: Tensor
-    dk: Tensor
-    dv: Tensor
+    dq: Tensor | None
+    dk: Tensor | None
+    dv: Tensor | None
     weight: Tensor | None = None
     growth: Tensor | None = None
 
@@ -102,12 +109,15 @@ def verify(
     head_dim_v: int | None = None,
     heads: int | None = None,
     kv_heads: int | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
     backward: str = "auto",
     samples: int = 128,
     seed: int = 0,
 ) -> VerifyReport:
     """Run a backend on seeded noise, forward and backward, and hold it to an error budget.
+
+    A backend named that has a forward alone for such a call is held to that, and the report says
+    so.
 
     Args:
         plan: any plan; tensors are made for it.
@@ -118,7 +128,7 @@ def verify(
         head_dim_v: DV; None for D.
         heads: HQ; None for as many as the plan has.
         kv_heads: HK; None for HQ.
-        dtype: of q, k and v.
+        dtype: of q, k and v; None for float32, or bfloat16 for a backend without it.
         backward: as in `attention`.
         samples: tokens compared per (batch, head), of queries and of keys, the first and last
             among them; longer sequences are sampled. The gradients of sampled keys are computed
@@ -130,17 +140,18 @@ def verify(
     """
     dims = (head_dim, head_dim_v or head_dim)
     known = check_plan_type(plan)
+    dtype = _usual_dtype(backend) if dtype is None else dtype
     call, dout, dlse = _inputs(known, dims, (heads, kv_heads), dtype, backward, seed)
     place = known.device if device is None else torch.device(device)
-    name, out, lse, dq, dk, dv = _found(call, known, place, backend, dout, dlse)
+    name, forward_alone, out, lse, dq, dk, dv = _found(call, known, place, backend, dout, dlse)
     rows = _places(call.plan.seqlen_q, samples, seed)
     keys = _places(call.plan.seqlen_k, samples, seed + 1)
     found = Results(
         out=out[:, rows],
         lse=lse.to(torch.float32).transpose(1, 2)[:, rows, :, None],
-        dq=dq[:, rows],
-        dk=dk[:, keys],
-        dv=dv[:, keys],
+        dq=None if dq is None else dq[:, rows],
+        dk=None if dk is None else dk[:, keys],
+        dv=None if dv is None else dv[:, keys],
     )
     sampled = len(rows) < call.plan.seqlen_q
     given = (out, lse) if sampled else None
@@ -155,6 +166,7 @@ def verify(
         f"{call.heads} heads over {call.k.shape[2]}",
         sampled=sampled or len(keys) < call.plan.seqlen_k,
         comparisons=judge(found, exact, peer, call, dout, rows, keys),
+        no_backward=forward_alone,
     )
 
 
@@ -165,7 +177,7 @@ def judge(
     """Each tensor of `found` against its budget; see NOTE [Error budget].
 
     Args:
-        found: results of a backend, at `rows` and `keys`.
+        found: results of a backend, at `rows` and `keys`; gradients may be missing.
         exact: the same in float64.
         peer: the same in the precision of computation.
         call: the call that was made.
@@ -202,6 +214,7 @@ def judge(
             shared=level,
         )
         for name in ("out", "lse", "dq", "dk", "dv")
+        if getattr(found, name) is not None
     )
 
 
@@ -246,20 +259,47 @@ def _found(
     backend: str,
     dout: Tensor,
     dlse: Tensor,
-) -> tuple[str, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(backend, out, lse, dq, dk, dv) of the call on a device, brought to the CPU."""
+) -> tuple[str, str | None, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """(backend, why there is no backward, out, lse, dq, dk, dv) of the call, on the CPU.
+
+    None for the reason, or for the gradients.
+    """
     # An exact plan is lowered where it is, since that takes any blocks, and then moved.
     cache = PlanCache(1) if isinstance(plan, Plan) and plan.device != place else None
     plan = plan if cache is not None else plan.to(place)
     q, k, v = (x.detach().to(place).requires_grad_() for x in (call.q, call.k, call.v))
+    forward_alone = _forward_alone(q, k, v, plan, backend, call.backward)
+    if forward_alone is not None:
+        q, k, v = q.detach(), k.detach(), v.detach()
     name, out, lse = run(
         q, k, v, plan, scale=call.scale, layout="bshd", backend=backend, backward=call.backward,
         deterministic=call.deterministic, cache=cache,
     )  # fmt: skip
+    if forward_alone is not None:
+        return name, forward_alone, out.cpu(), lse.cpu(), None, None, None
     given = (dout.to(out.device), dlse.to(lse))
     grads = torch.autograd.grad((out, lse), (q, k, v), given, materialize_grads=True)
     dq, dk, dv = (grad.cpu() for grad in grads)
-    return name, out.detach().cpu(), lse.detach().cpu(), dq, dk, dv
+    return name, None, out.detach().cpu(), lse.detach().cpu(), dq, dk, dv
+
+
+def _forward_alone(
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, backend: str, backward: str
+) -> str | None:
+    """Why the backend named refuses gradients of a call that it makes without; else None."""
+    if backend == "auto":
+        return None
+    asked = asked_of(q, k, v, plan, backward=backward)
+    chosen = named(backend)
+    alone = status(chosen, replace(asked, differentiable=False))
+    return status(chosen, asked).reason if alone.usable else None
+
+
+def _usual_dtype(backend: str) -> torch.dtype:
+    """float32, or bfloat16 for a backend that says that it does not take it."""
+    known: Any = None if backend == "auto" else named(backend)
+    taken = getattr(known, "DTYPES", (torch.float32,))
+    return torch.float32 if torch.float32 in taken else torch.bfloat16
 
 
 def _inputs(

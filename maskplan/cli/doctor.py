@@ -35,8 +35,9 @@ def doctor() -> None:
     plan = mp.causal(8, 8, block_size=(4, 4))
     small = torch.zeros(1, 8, 1, 16, device="cpu")
     said = {backend.name: backend.reason for backend in mp.backends(small, small, small, plan)}
-    if torch.cuda.is_available():  # what the CPU does not run may run there
-        small, plan = small.to("cuda", torch.bfloat16), plan.to("cuda")
+    # What does not run in float32 on the CPU may run in bfloat16, or on a GPU.
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        small, plan = small.to(device, torch.bfloat16), plan.to(device)
         for backend in mp.backends(small, small, small, plan):
             said[backend.name] = said[backend.name] and backend.reason
     for name, reason in said.items():

@@ -20,7 +20,9 @@ _DTYPES = {
 
 def verify(
     plan: PlanFile,
-    backend: Annotated[str, typer.Option(help="auto, cpu, flex, fa4 or reference.")] = "auto",
+    backend: Annotated[
+        str, typer.Option(help="auto, cpu, reference, flex, fa4, sm100 or sm100-emulated.")
+    ] = "auto",
     head_dim: HeadDim = 64,
     heads: Annotated[
         int | None, typer.Option(help="Query heads; as many as the plan has by default.")
@@ -28,10 +30,19 @@ def verify(
     kv_heads: Annotated[
         int | None, typer.Option(help="KV heads; as many as query heads by default.")
     ] = None,
-    dtype: Annotated[str, typer.Option(help=f"One of {', '.join(_DTYPES)}.")] = "float32",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(_DTYPES)}; float32, or bfloat16 for backends without it."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where the backend runs: cpu, cuda.")] = "cpu",
 ) -> None:
-    """Run attention with a plan, forward and backward, and compare with float64."""
+    """Run attention with a plan, forward and backward, and compare with float64.
+
+    sm100-emulated runs the kernels for SM100 GPUs in an emulator, on any machine:
+    small plans, forward alone.
+    """
     loaded = io.load(plan)
     if isinstance(loaded, mp.TransposedPlan):
         loaded = loaded.transpose()
@@ -41,7 +52,7 @@ def verify(
         head_dim=head_dim,
         heads=heads,
         kv_heads=kv_heads,
-        dtype=_dtype(dtype),
+        dtype=None if dtype is None else _dtype(dtype),
         device=_device(device),
     )
     print(report)

@@ -9,6 +9,7 @@ import maskplan as mp
 from maskplan.attention import attention, backends
 from tests.attention.problems import Problem, problem
 
+BACKENDS = ["fa4", "sm100", "flex", "cpu", "reference", "sm100-emulated"]
 MASK = torch.rand(1, 1, 12, 10, generator=torch.Generator().manual_seed(10)) < 0.5
 
 
@@ -153,7 +154,7 @@ def test_devices_that_differ():
     [
         ("layout", "'bshd' or 'bhsd'"),
         ("backward", "'auto' or 'loop_q' or 'loop_k'"),
-        ("backend", "'auto' or 'fa4' or 'flex' or 'cpu' or 'reference'"),
+        ("backend", " or ".join(map(repr, ("auto", *BACKENDS)))),
     ],
 )
 def test_unknown_choices(name, choices):
@@ -201,7 +202,9 @@ def test_a_dtype_that_nobody_computes():
 
 def test_backends_say_why():
     call = made(dtype=torch.bfloat16)
-    fa4, flex, cpu, reference = backends(call.q, call.k, call.v, call.plan)
+    said = {status.name: status for status in backends(call.q, call.k, call.v, call.plan)}
+    assert list(said) == BACKENDS
+    fa4, flex, cpu, reference = (said[name] for name in ("fa4", "flex", "cpu", "reference"))
     assert str(fa4).startswith("fa4: tensors are on cpu")
     assert str(flex).startswith("flex: tensors are on cpu")
 
@@ -227,7 +230,7 @@ def test_a_lowered_plan_is_the_plan():
 
 def test_a_plan_lowered_for_another_target():
     call = made(dims=(64, 64))
-    lowered = call.plan.reblock((256, 128)).lower("sm100")
+    lowered = call.plan.reblock((64, 64)).lower("sm90")
 
     assert "plan is lowered for another target in plan" in refusal(
         mp.UnsupportedError, replace(call, plan=lowered)

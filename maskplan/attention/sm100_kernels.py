@@ -1,0 +1,199 @@
+"""What the backends `sm100` and `sm100-emulated` share: our SM100 kernels, found when needed.
+
+`kernels_sm100` knows tensors and no plans; here a call under a lowered plan becomes its
+configuration and its arguments.
+"""
+
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from maskplan.attention.call import AttentionCall
+from maskplan.attention.metadata import Metadata
+from maskplan.lower.lowered import LoweredPlan
+from maskplan.lower.plan_cache import Lowering
+from maskplan.lower.target import TILE_ROWS, target
+from maskplan.lower.walk import Walk
+
+if TYPE_CHECKING:
+    from kernels_sm100.config import ForwardConfig
+
+ENGINES = ("sm100",)
+DTYPES = (torch.bfloat16, torch.float16)
+# Directions that have a kernel. "loop_q" joins it with the backward's host code.
+DIRECTIONS = ("forward",)
+_HEAD_DIM_MULTIPLE, _LARGEST_HEAD_DIM = 16, 128
+_KEYS = 128  # of a KV block
+_NEEDED = {"cutlass": "nvidia-cutlass-dsl", "tvm_ffi": "apache-tvm-ffi"}
+
+
+@lru_cache
+def missing() -> str | None:
+    """Why the kernels cannot be compiled and loaded on this machine; None if they can."""
+    absent = [package for module, package in _NEEDED.items() if find_spec(module) is None]
+    if absent:
+        return f"{' and '.join(absent)} not installed: pip install 'maskplan[sm100]' brings it"
+    return None
+
+
+def refused(asked: Metadata) -> str | None:
+    """Why no kernel is written for the call, wherever it is to run; None if one is."""
+    if asked.dtype not in DTYPES:
+        return f"it computes bfloat16 and float16, not {str(asked.dtype).removeprefix('torch.')}"
+    dims = (asked.head_dim, asked.head_dim_v)
+    if any(dim % _HEAD_DIM_MULTIPLE or dim > _LARGEST_HEAD_DIM for dim in dims):
+        return (
+            f"its kernels take head dims that are multiples of {_HEAD_DIM_MULTIPLE} up to "
+            f"{_LARGEST_HEAD_DIM}, not {dims}: pad q, k and v with zeros"
+        )
+    if asked.differentiable and "loop_q" not in DIRECTIONS:
+        return (
+            "its kernels have no backward yet, and gradients are wanted: "
+            "call it under torch.no_grad(), or detach q, k and v"
+        )
+    if (reason := missing()) is not None:
+        return reason
+    return _uncuttable(asked)
+
+
+def packs(asked: Metadata) -> bool:
+    """Whether a Plan is lowered for packed rows, (token, head in group), which share K and V.
+
+    Not where rows would need a finer list than a plan on a GPU has.
+    """
+    legal = asked.group > 1 and TILE_ROWS % asked.group == 0
+    shared = asked.plan_heads in (1, asked.kv_heads)
+    return legal and shared and not (asked.device.type == "cuda" and _cuts(asked, asked.group))
+
+
+def _cuts(asked: Metadata, rows_per_token: int) -> bool:
+    """Whether lowering splits the plan's Q blocks, of which each token has so many rows."""
+    block = asked.geometry.block_size[0]
+    tokens = TILE_ROWS // rows_per_token
+    pair = 2 if asked.geometry.seqlen_q * rows_per_token > TILE_ROWS else 1
+    if rows_per_token > 1 and block > pair * tokens and block % (pair * tokens) == 0:
+        return False  # one list serves several CTAs
+    return tokens % block != 0
+
+
+def _uncuttable(asked: Metadata) -> str | None:
+    """Why blocks of a device plan cannot be made the kernels' own; None if they can."""
+    if asked.engine != "plan" or asked.device.type != "cuda":
+        return None
+    keys = asked.geometry.block_size[1]
+    if _KEYS % keys == 0 and (packs(asked) or not _cuts(asked, 1)):
+        return None
+    rows, keys = asked.geometry.block_size
+    return (
+        f"its kernels walk blocks of {TILE_ROWS} x {_KEYS}, into which the {rows} x {keys} of a "
+        f"plan on a GPU is not cut: plan in blocks that divide them, or lower plan.cpu().reblock("
+        f"({TILE_ROWS}, {_KEYS})) and move that"
+    )
+
+
+def lowering(asked: Metadata) -> Lowering:
+    """Merged walks for the kernels; with those of the backward, if one may come."""
+    kernels = target(
+        "sm100",
+        head_dim=asked.head_dim,
+        head_dim_v=asked.head_dim_v,
+        group=asked.group,
+        pack_gqa=packs(asked),
+    )
+    return Lowering(target=kernels, backward=("loop_q",) if asked.differentiable else ())
+
+
+def forward_walk(lowered: LoweredPlan) -> Walk:
+    """What the forward walks."""
+    assert lowered.forward is not None, "every plan for sm100 has it"
+    return lowered.forward
+
+
+def forward_config(call: AttentionCall) -> "ForwardConfig":
+    """What the forward kernel of a call is compiled for."""
+    from kernels_sm100.config import ForwardConfig
+
+    kernels = call.lowered.target
+    assert kernels is not None, "a plan lowered for sm100 has a target"
+    q_tiles = 2 if call.lowered.seqlen_q * kernels.rows_per_token > TILE_ROWS else 1
+    # Where a list row spans several CTAs, an entry has one tile id for all of them.
+    parts = q_tiles if forward_walk(call.lowered).parts == q_tiles else 1
+    return ForwardConfig(
+        dtype=str(call.q.dtype).removeprefix("torch."),
+        head_dim=int(call.q.shape[3]),
+        head_dim_v=int(call.v.shape[3]),
+        group=call.group,
+        pack_gqa=kernels.pack_gqa,
+        q_tiles=q_tiles,
+        parts=parts,
+    )
+
+
+@lru_cache(maxsize=64)
+def compiled_forward(config: "ForwardConfig", arch: str) -> Any:
+    """The forward kernel, out of the persistent cache where it is there; compiling takes seconds.
+
+    Raises:
+        KernelError: of kernels_sm100, if it cannot be compiled.
+    """
+    from kernels_sm100.forward_host import FORWARD_SOURCES, build_forward
+    from kernels_sm100.launch import compile_kernel
+
+    return compile_kernel(build_forward, config, arch=arch, sources=FORWARD_SOURCES)
+
+
+def for_tma(tensor: Tensor) -> Tensor:
+    """`tensor` [B, S, H, F] where TMA can read it: the same memory if it can."""
+    tensor = tensor.detach()
+    *outer, last = tensor.stride()
+    if last == 1 and all(s > 0 and s % 8 == 0 for s in outer) and tensor.data_ptr() % 16 == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def nothing(call: AttentionCall) -> tuple[Tensor, Tensor]:
+    """(out, lse) of a call without queries or without keys."""
+    out = call.new(call.q, int(call.v.shape[3]), call.q.dtype)
+    return out.zero_(), _room_for_lse(call).fill_(-torch.inf)
+
+
+def _room_for_lse(call: AttentionCall) -> Tensor:
+    size = (call.batch, call.heads, call.lowered.seqlen_q)
+    return call.q.new_empty(size, dtype=torch.float32)
+
+
+def forward_operands(
+    call: AttentionCall, config: "ForwardConfig", *, ctas: int
+) -> tuple[tuple[Any, ...], Tensor, Tensor]:
+    """(arguments of the compiled kernel, the out and the lse among them)."""
+    from kernels_sm100.forward_host import forward_arguments
+
+    walk = forward_walk(call.lowered)
+    tables = {name: getattr(walk, name) for name in ("row_ptr", "col", "tile_id", "tiles", "order")}
+    tables["pattern_id"] = call.lowered.pattern_id
+    out = call.new(call.q, int(call.v.shape[3]), call.q.dtype)
+    lse = _room_for_lse(call)
+    q, scale = signed(call)
+    arguments = forward_arguments(
+        config, for_tma(q), for_tma(call.k), for_tma(call.v), out, lse,
+        {name: _compact(table) for name, table in tables.items()}, scale=scale, ctas=ctas,
+    )  # fmt: skip
+    return arguments, out, lse
+
+
+def _compact(table: Tensor) -> Tensor:
+    """`table` with the strides of its shape, those of empty tables too, at an aligned address."""
+    room = table.new_empty(table.shape)
+    if table.stride() == room.stride() and table.data_ptr() % 16 == 0:
+        return table
+    return room.copy_(table)
+
+
+def signed(call: AttentionCall) -> tuple[Tensor, float]:
+    """(q, scale > 0) with the scores of the call: the kernel takes a row's maximum unscaled."""
+    if call.scale > 0:
+        return call.q, call.scale
+    return (-call.q, -call.scale) if call.scale < 0 else (torch.zeros_like(call.q), 1.0)

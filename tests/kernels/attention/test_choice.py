@@ -1,0 +1,228 @@
+"""When the SM100 backends are taken, and what they say when they are not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import maskplan as mp
+from maskplan.attention import choice, sm100, sm100_emulated, sm100_kernels
+from maskplan.attention.metadata import LoweredFor, Metadata
+from maskplan.geometry import Geometry
+
+CUDA = torch.device("cuda", 0)
+HEAD_DIMS = (
+    "its kernels take head dims that are multiples of 16 up to 128, not {}: pad q, k and v with "
+    "zeros"
+)
+NO_BACKWARD = (
+    "its kernels have no backward yet, and gradients are wanted: call it under torch.no_grad(), or "
+    "detach q, k and v"
+)
+
+
+def asked(**changes):
+    usual = {
+        "dtype": torch.bfloat16,
+        "device": torch.device("cpu"),
+        "heads": 4,
+        "kv_heads": 4,
+        "head_dim": 64,
+        "head_dim_v": 64,
+        "geometry": Geometry(seqlen_q=512, seqlen_k=512, block_size=(128, 128)),
+        "plan_heads": 1,
+        "partial": True,
+        "layout": "bshd",
+        "backward": "auto",
+        "deterministic": False,
+        "differentiable": False,
+        "engine": "plan",
+        "lowered_for": LoweredFor(),
+    }
+    return Metadata(**(usual | changes))
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """What torch says of the GPU at hand."""
+
+    def pretend(capability, name):
+        monkeypatch.setattr(sm100, "_gpu", lambda _: (capability, name, 148))
+
+    return pretend
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"device": CUDA}, "tensors are on cuda:0, and the emulator works on the CPU"),
+        ({"dtype": torch.float32}, "it computes bfloat16 and float16, not float32"),
+        (
+            {"head_dim": 72, "head_dim_v": 72},
+            HEAD_DIMS.format((72, 72)),
+        ),
+        (
+            {"head_dim": 192, "head_dim_v": 128},
+            HEAD_DIMS.format((192, 128)),
+        ),
+        (
+            {"differentiable": True},
+            NO_BACKWARD,
+        ),
+        ({}, None),
+        ({"deterministic": True, "heads": 12}, None),
+    ],
+)
+def test_what_the_emulated_backend_says(changes, reason):
+    assert sm100_emulated.supports(asked(**changes)) == reason
+
+
+@pytest.mark.parametrize("backend", [sm100, sm100_emulated])
+def test_what_is_not_installed(monkeypatch, gpu, backend):
+    gpu((10, 0), "NVIDIA B200")
+    monkeypatch.setattr(sm100_kernels, "find_spec", lambda _: None)
+    sm100_kernels.missing.cache_clear()
+    device = CUDA if backend is sm100 else torch.device("cpu")
+
+    assert backend.supports(asked(device=device)) == (
+        "nvidia-cutlass-dsl and apache-tvm-ffi not installed: pip install 'maskplan[sm100]' brings "
+        "it"
+    )
+    sm100_kernels.missing.cache_clear()
+
+
+def test_the_wrong_gpu(gpu):
+    assert sm100.supports(asked()) == (
+        "tensors are on cpu, and its kernels are for SM100 GPUs (B200, B300)"
+    )
+    gpu((9, 0), "NVIDIA H200")
+    assert sm100.supports(asked(device=CUDA)) == (
+        "its kernels are for SM100 GPUs (B200, B300), of compute capability 10.0 or 10.3, and "
+        "cuda:0 is NVIDIA H200, of 9.0"
+    )
+    gpu((12, 0), "NVIDIA GeForce RTX 5090")
+    assert "of 12.0" in sm100.supports(asked(device=CUDA))
+
+
+@pytest.mark.parametrize("capability", [(10, 0), (10, 3)])
+def test_an_sm100(gpu, capability):
+    gpu(capability, "NVIDIA B200")
+
+    assert sm100.supports(asked(device=CUDA)) is None
+    assert "no backward" in sm100.supports(asked(device=CUDA, differentiable=True))
+
+
+def sized(block, **changes):
+    geometry = Geometry(seqlen_q=512, seqlen_k=512, block_size=block)
+    return asked(device=CUDA, geometry=geometry, **changes)
+
+
+@pytest.mark.parametrize(
+    ("block", "group", "packed"),
+    [
+        ((128, 128), 1, False),
+        ((64, 32), 1, False),
+        ((128, 128), 2, False),  # 64 tokens of 2 heads: would be cut
+        ((64, 64), 2, True),
+        ((128, 128), 4, True),  # one list for two pairs of tiles of 32 tokens
+        ((128, 128), 3, False),
+        ((1, 128), 128, True),
+        ((256, 128), 4, True),
+    ],
+)
+def test_a_plan_on_a_gpu_is_packed_where_it_is_not_cut(gpu, block, group, packed):
+    gpu((10, 0), "NVIDIA B200")
+    call = sized(block, heads=4 * group)
+
+    assert sm100.supports(call) is None
+    assert sm100.lowering(call).target.pack_gqa == packed
+
+
+@pytest.mark.parametrize(("block", "group"), [((256, 128), 1), ((128, 256), 4), ((96, 128), 1)])
+def test_a_plan_on_a_gpu_that_would_be_cut(gpu, block, group):
+    gpu((10, 0), "NVIDIA B200")
+    call = sized(block, heads=4 * group)
+
+    assert sm100.supports(call) == (
+        f"its kernels walk blocks of 128 x 128, into which the {block[0]} x {block[1]} of a plan "
+        "on a GPU is not cut: plan in blocks that divide them, or lower plan.cpu().reblock((128, "
+        "128)) and move that"
+    )
+    assert sm100.supports(replace(call, engine="sm100")) is None
+    assert sm100_emulated.supports(replace(call, device=torch.device("cpu"))) is None
+
+
+def test_heads_with_lists_of_their_own_are_not_packed():
+    assert not sm100_kernels.packs(asked(heads=8, kv_heads=2, plan_heads=8))
+    assert sm100_kernels.packs(asked(heads=8, kv_heads=2, plan_heads=2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"heads": 8}, "its plan is lowered for packed groups of 4 heads, not 2"),
+        (
+            {"heads": 16, "plan_heads": 16},
+            "its plan is lowered for packed groups, whose heads share one list",
+        ),
+        ({"heads": 16, "plan_heads": 4}, None),
+    ],
+)
+def test_a_plan_lowered_for_packed_heads(changes, reason):
+    call = asked(engine="sm100", lowered_for=LoweredFor(arch="sm100", packed=4), **changes)
+
+    assert choice.status(sm100_emulated, call).reason == reason
+
+
+def test_auto_never_emulates():
+    lowered = asked(engine="sm100", lowered_for=LoweredFor(arch="sm100"))
+
+    assert choice.status(sm100_emulated, lowered).usable
+    with pytest.raises(mp.UnsupportedError, match="no backend can make this call"):
+        choice.choose(lowered, "auto")
+    assert choice.choose(lowered, "sm100-emulated") is sm100_emulated
+
+
+def test_auto_prefers_what_has_run_on_such_a_gpu(monkeypatch, gpu):
+    gpu((10, 0), "NVIDIA B200")
+    call = asked(device=CUDA)
+    monkeypatch.setattr(choice.fa4, "supports", lambda _: None)
+    assert choice.choose(call, "auto") is choice.fa4
+    monkeypatch.setattr(choice.fa4, "supports", lambda _: "not installed")
+    assert choice.choose(call, "auto") is sm100
+    monkeypatch.setattr(choice.flex, "supports", lambda _: None)
+    assert choice.choose(replace(call, differentiable=True), "auto") is choice.flex
+
+
+def test_both_are_listed():
+    plan = mp.causal(8, 8, block_size=(4, 4))
+    q = torch.zeros(1, 8, 1, 16, dtype=torch.bfloat16)
+
+    said = {status.name: status.reason for status in mp.backends(q, q, q, plan)}
+
+    assert said["sm100"] == "tensors are on cpu, and its kernels are for SM100 GPUs (B200, B300)"
+    assert said["sm100-emulated"] is None
+
+
+def test_a_call_that_would_take_minutes():
+    plan = mp.causal(16384, 16384, block_size=(128, 128))
+    q = torch.zeros(1, 16384, 1, 64, dtype=torch.bfloat16)
+
+    with pytest.raises(mp.UnsupportedError) as caught:
+        mp.attention(q, q, q, plan, backend="sm100-emulated")
+
+    assert str(caught.value) == (
+        "call is too large to emulate in attention(backend='sm100-emulated'): got 8,448 steps of "
+        "128 x 128, about 2 minutes, wanted at most 4,096, about a minute; crop the plan or take "
+        "fewer heads, or raise maskplan.attention.sm100_emulated.MAX_STEPS."
+    )
+
+
+def test_gradients_by_name():
+    plan = mp.causal(128, 128, block_size=(128, 128))
+    q = torch.zeros(1, 128, 1, 64, dtype=torch.bfloat16, requires_grad=True)
+
+    with pytest.raises(mp.UnsupportedError, match="have no backward yet, and gradients are wanted"):
+        mp.attention(q, q, q, plan, backend="sm100-emulated")
+    with torch.no_grad():
+        assert mp.attention(q, q, q, plan, backend="sm100-emulated").shape == q.shape
