@@ -138,7 +138,9 @@ def compile_kernel(
     """
     options = ("--enable-tvm-ffi", f"--gpu-arch {arch}", "--generate-line-info", *options)
     files = {Path(inspect.getfile(build)), *sources}
-    key = compile_key(config, options=options, sources=files)
+    # Several kernels may share a configuration and their sources, so the builder is named too.
+    named = (*options, f"build {build.__qualname__}")
+    key = compile_key(config, options=named, sources=files)
     cache = CompileCache() if cache is None else cache
     if (found := cache.get(key)) is not None:
         return Compiled(key=key, arch=arch, entry=found, cached=True)

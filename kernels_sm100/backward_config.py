@@ -1,0 +1,98 @@
+"""`BackwardConfig`: everything about the backward kernels that is decided when they are compiled.
+
+NOTE [Accumulators]: sums over CTAs are float32 in global memory, [B, heads, tiles, D / 4, 128, 4]:
+element (row, d) of a tile of 128 rows at [d // 4, row, d % 4]. A thread that owns a row writes 16
+bytes next to those of its neighbours, in shared memory without bank conflicts and in global memory
+as one stretch, which a bulk reduction adds. Rows past the end of a sequence exist, and stay unread.
+"""
+
+from dataclasses import dataclass
+
+from kernels_sm100.config import DTYPES
+from kernels_sm100.errors import ConfigError, sentence
+
+TILE = 128  # queries and keys of a tile
+DIRECTIONS = ("loop_q", "loop_k")
+HEAD_DIMS = (64, 128)
+MAX_PARTS = 4
+
+
+def _refuse(what: str, got: object, wanted: object, remedy: str) -> ConfigError:
+    return ConfigError(
+        sentence(what=what, where="BackwardConfig", got=got, wanted=wanted, remedy=remedy)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackwardConfig:
+    """What a backward kernel, its preprocess and its postprocess are compiled for.
+
+    Attributes:
+        direction: "loop_q", a CTA owns a KV block and adds to dQ, or "loop_k", a CTA owns a Q tile
+            and adds to dK and dV.
+        dtype: "bfloat16" or "float16", of q, k, v, o and their gradients.
+        head_dim: D of all of them, 64 or 128.
+        group: query heads per KV head.
+        parts: Q tiles of a coarse entry of LoopQ, 1, 2 or 4; LoopK has 1.
+        deterministic: LoopQ adds to each dQ tile in the plan's write order.
+        spt: that order descends in KV blocks (the walk was made with `spt=True`).
+
+    Raises:
+        ConfigError: for values that no kernel is written for.
+    """
+
+    direction: str = "loop_q"
+    dtype: str = "bfloat16"
+    head_dim: int = 128
+    group: int = 1
+    parts: int = 1
+    deterministic: bool = False
+    spt: bool = False
+
+    def __post_init__(self) -> None:
+        if self.direction not in DIRECTIONS:
+            raise _refuse(
+                "direction not available",
+                repr(self.direction),
+                f"one of {', '.join(DIRECTIONS)}",
+                "name the loop that is inside",
+            )
+        if self.dtype not in DTYPES:
+            raise _refuse(
+                "dtype not available",
+                repr(self.dtype),
+                f"one of {', '.join(DTYPES)}",
+                "cast q, k, v",
+            )
+        if self.head_dim not in HEAD_DIMS:
+            raise _refuse(
+                "head_dim not available", self.head_dim, "64 or 128", "pad the heads with zeros"
+            )
+        if self.group < 1:
+            raise _refuse("group not available", self.group, "at least 1", "count query heads")
+        if self.direction == "loop_k" and self.deterministic:
+            raise _refuse(
+                "deterministic dK and dV not available",
+                "direction='loop_k'",
+                "direction='loop_q', which owns dK and dV",
+                "use LoopQ, or do without deterministic=True",
+            )
+        if self.parts not in ((1, 2, MAX_PARTS) if self.direction == "loop_q" else (1,)):
+            raise _refuse(
+                "parts not available",
+                self.parts,
+                "1, 2 or 4 for loop_q, 1 for loop_k",
+                "lower the plan for this configuration",
+            )
+        if self.spt and not self.deterministic:
+            raise _refuse(
+                "spt without an order",
+                "deterministic=False",
+                "deterministic=True",
+                "leave spt out",
+            )
+
+    @property
+    def stages(self) -> int:
+        """Buffers of the second streamed tensor: dO of LoopQ, V of LoopK. The first has two."""
+        return 1 if self.head_dim == 128 else 2  # what fits into shared memory

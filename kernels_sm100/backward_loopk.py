@@ -1,0 +1,632 @@
+"""LoopK: the backward in which a CTA owns a Q tile and loops over the KV blocks that it sees.
+
+dQ stays in tensor memory and is stored once, the same bits in every run; dK and dV are added to
+float32 sums in global memory (NOTE [Accumulators]), in any order: there are no turns here.
+
+NOTE [Warp roles]:
+
+    warps 0-3    sums      dV and dK of a step: tensor memory -> shared memory -> global memory
+    warps 4-11   compute   S, dP -> P, dS; at the end each group stores half of dQ
+    warp  12     MMA       owns tensor memory
+    warp  13     load      Q, dO, bias, delta of an item; K and V of each step
+    warps 14-15  idle
+
+NOTE [Order of MMAs]: step t issues S(t), dQ(t-1), dK(t-1), dP(t), dV(t): LoopQ's order with the
+gradients exchanged.
+
+NOTE [Tensor memory]: every range, who writes it, who reads it, and what its next writer waits for.
+
+    columns   holds  written by   read by      rewritten once
+    0-127     S      S(t)         compute      P over it: each warp has read what it overwrites
+              P      compute      dV(t)        S(t+1): is issued behind dV(t)
+    128-      dV     dV(t)        sums         dv_empty, before every dV(t+1)
+    256-383   dP     dP(t)        compute      dK(t) over it: ds_full says that all have read dP
+              dK     dK(t)        sums         dk_empty, before dP(t+1)
+    384-      dQ     dQ(t)        warps 4-11   dq_empty, at an item's first dQ
+
+With D = 64, dK has columns 192-255 of its own, and dk_empty is waited for before dK(t+1). dS is in
+shared memory, not over dP, so that dK may be.
+
+NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" by who has read.
+
+    q_full, q_empty      load -> MMA, compute  Q, dO, bias, delta; empty by the last dK, behind
+                                               the last dV
+    k_full, k_empty      load -> MMA           K; empty by dQ
+    v_full, v_empty      load -> MMA           V; empty by dP
+    s_full, dp_full      MMA -> compute
+    p_full, ds_full      compute -> MMA        dS in shared memory is free once dp_full of the next
+                                               step says that dQ and dK are done
+    dv_full, dv_empty    MMA -> sums
+    dk_full, dk_empty    MMA -> sums
+    dq_full, dq_empty    MMA -> warps 4-11
+"""
+
+from typing import Any, NamedTuple
+
+import cutlass
+from cutlass import Float32, Int32, Int64, const_expr, cute
+from cutlass.cute.nvgpu import cpasync
+from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_fake_tensor
+from cutlass.memory import SmemAllocator
+
+from kernels_sm100.backward import (
+    ALIGN,
+    CHUNK,
+    CHUNK_BUFFERS,
+    COMPUTE_REGISTERS,
+    COMPUTE_WARP,
+    COMPUTE_WARPS,
+    DP_COLUMN,
+    DTYPE,
+    DV_COLUMN,
+    GROUP_WARPS,
+    LAST_COLUMN,
+    LOAD_WARP,
+    MMA_WARP,
+    OTHER_REGISTERS,
+    ROW_BYTES,
+    S_COLUMN,
+    SUM_REGISTERS,
+    THREADS,
+    Backward,
+    Maps,
+    Products,
+    Shared,
+)
+from kernels_sm100.backward_config import TILE, BackwardConfig
+from kernels_sm100.barriers import arrive_warp_tmem, commit, init_all, next_slot, wait_tmem
+from kernels_sm100.bulk import load_bulk
+from kernels_sm100.config import MASK_WORDS, TMEM_COLUMNS
+from kernels_sm100.mask import keep_half
+from kernels_sm100.mma import gemm
+from kernels_sm100.walk import SKIP, Walk, tile_of, work_item
+
+K_STAGES = 2
+
+
+class Barriers(NamedTuple):
+    """First barrier of each kind, see NOTE [Barriers]."""
+
+    q_full: cute.Pointer
+    q_empty: cute.Pointer
+    k_full: cute.Pointer
+    k_empty: cute.Pointer
+    v_full: cute.Pointer
+    v_empty: cute.Pointer
+    s_full: cute.Pointer
+    p_full: cute.Pointer
+    dp_full: cute.Pointer
+    ds_full: cute.Pointer
+    dv_full: cute.Pointer
+    dv_empty: cute.Pointer
+    dk_full: cute.Pointer
+    dk_empty: cute.Pointer
+    dq_full: cute.Pointer
+    dq_empty: cute.Pointer
+
+
+class LoopK(Backward):
+    """The kernel of one configuration; `cute.compile` takes an instance."""
+
+    @cute.jit
+    def __call__(
+        self,
+        q: cute.Tensor,
+        k: cute.Tensor,
+        v: cute.Tensor,
+        do: cute.Tensor,
+        bias: cute.Tensor,
+        delta: cute.Tensor,
+        dq: cute.Tensor,
+        dk_sums: cute.Tensor,
+        dv_sums: cute.Tensor,
+        pattern_id: cute.Tensor,
+        row_ptr: cute.Tensor,
+        col: cute.Tensor,
+        tile_id: cute.Tensor,
+        tiles: cute.Tensor,
+        order: cute.Tensor,
+        rows: Int32,
+        scale: Float32,
+        scale_log2: Float32,
+        ctas: Int32,
+        stream: Any,
+    ) -> None:
+        """Launch the kernel.
+
+        Args:
+            q: [B, SQ, HQ, D].
+            k: [B, SK, HK, D].
+            v: likewise.
+            do: [B, SQ, HQ, D], the gradient of O.
+            bias: float32 [B, HQ, M * 128], of the preprocess.
+            delta: likewise.
+            dq: [B, SQ, HQ, D], written.
+            dk_sums: float32 [B, HK, N, D / 4, 128, 4], added to: dK without the softmax scale.
+            dv_sums: likewise, dV.
+            pattern_id: int32 [B or 1, 1, HK or HQ].
+            row_ptr: int64 [patterns * rows + 1].
+            col: int32 [entries], KV blocks.
+            tile_id: int32 [entries, 1].
+            tiles: int32 [T, 128, 4], bits of S^T.
+            order: int32 [pattern_id's batches * heads * rows].
+            rows: Q tiles.
+            scale: of the scores.
+            scale_log2: scale times log2(e).
+            ctas: CTAs to launch at most.
+            stream: CUDA stream.
+        """
+        divisor = cute.FastDivmodDivisorV2
+        heads_each = q.shape[2] // pattern_id.shape[1]
+        batches_each = q.shape[0] // pattern_id.shape[0]
+        walk = Walk(
+            pattern_id=pattern_id,
+            row_ptr=row_ptr,
+            col=col,
+            tile_id=tile_id,
+            tiles=tiles,
+            order=order,
+            rows=divisor(rows),
+            heads=divisor(Int32(heads_each)),
+            batches=divisor(Int32(batches_each)),
+            tiles_per_row=divisor(Int32(1)),
+            plan_heads=divisor(Int32(pattern_id.shape[1])),
+            items=Int32(order.shape[0] * heads_each * batches_each),
+        )
+        mma = self.products()
+        one = self.layouts(mma, K_STAGES, 1)
+        other = self.layouts(mma, self.stages, 1)
+        k_atom, k_map = self.keys_map(k, one.keys, mma)
+        v_atom, v_map = self.keys_map(v, other.keys, mma)
+        q_atom, q_map = self.queries_map(q, one.queries, mma)
+        do_atom, do_map = self.queries_map(do, one.queries, mma)
+        maps = Maps(k_atom, v_atom, q_atom, do_atom, k_map, v_map, q_map, do_map)
+        dtype, stages = self.dtype, self.stages
+
+        @cute.struct
+        class Storage:
+            q_full: cute.struct.MemRange[Int64, 1]
+            q_empty: cute.struct.MemRange[Int64, 1]
+            k_full: cute.struct.MemRange[Int64, K_STAGES]
+            k_empty: cute.struct.MemRange[Int64, K_STAGES]
+            v_full: cute.struct.MemRange[Int64, stages]
+            v_empty: cute.struct.MemRange[Int64, stages]
+            s_full: cute.struct.MemRange[Int64, 1]
+            p_full: cute.struct.MemRange[Int64, 1]
+            dp_full: cute.struct.MemRange[Int64, 1]
+            ds_full: cute.struct.MemRange[Int64, 1]
+            dv_full: cute.struct.MemRange[Int64, 1]
+            dv_empty: cute.struct.MemRange[Int64, 1]
+            dk_full: cute.struct.MemRange[Int64, 1]
+            dk_empty: cute.struct.MemRange[Int64, 1]
+            dq_full: cute.struct.MemRange[Int64, 1]
+            dq_empty: cute.struct.MemRange[Int64, 1]
+            tmem: Int32
+            bias: cute.struct.Align[cute.struct.MemRange[Float32, TILE], 128]
+            delta: cute.struct.Align[cute.struct.MemRange[Float32, TILE], 128]
+            k: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(one.keys)], ALIGN]
+            v: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(other.keys)], ALIGN]
+            q: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(one.queries)], ALIGN]
+            do: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(one.queries)], ALIGN]
+            ds: cute.struct.Align[cute.struct.MemRange[dtype, TILE * TILE], ALIGN]
+            chunks: cute.struct.Align[
+                cute.struct.MemRange[Float32, TILE * CHUNK * CHUNK_BUFFERS], ALIGN
+            ]
+
+        self.storage = Storage
+        self.kernel(
+            maps,
+            mma,
+            one,
+            other,
+            bias,
+            delta,
+            self.rows_first(dq),
+            dk_sums,
+            dv_sums,
+            walk,
+            scale,
+            scale_log2,
+            Int32(k.shape[1]),
+        ).launch(
+            grid=(cutlass.min(ctas, walk.items), 1, 1),
+            block=(THREADS, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=1,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        maps: Maps,
+        mma: Products,
+        one: Any,
+        other: Any,
+        bias: cute.Tensor,
+        delta: cute.Tensor,
+        dq: cute.Tensor,
+        dk_sums: cute.Tensor,
+        dv_sums: cute.Tensor,
+        walk: Walk,
+        scale: Float32,
+        scale_log2: Float32,
+        seqlen_k: Int32,
+    ) -> None:
+        """Set up what the roles share, then become one of them."""
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        storage = SmemAllocator().allocate(self.storage)
+        barriers = Barriers(*(getattr(storage, name).data_ptr() for name in Barriers._fields))
+        if warp == LOAD_WARP:
+            for atom in maps[:4]:
+                cpasync.prefetch_descriptor(atom)
+            with cute.arch.elect_one():
+                self.init_barriers(barriers)
+            cute.arch.mbarrier_init_fence()
+        if warp == MMA_WARP:
+            cute.arch.alloc_tmem(TMEM_COLUMNS, storage.tmem.ptr)
+            cute.arch.relinquish_tmem_alloc_permit()
+        cute.arch.sync_threads()
+        tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, storage.tmem.ptr)
+        shared = self.shared(storage, one, other, one, one, 1)
+
+        if warp == LOAD_WARP:
+            cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
+            self.load(maps, bias, delta, shared, mma, walk, barriers)
+        if warp == MMA_WARP:
+            cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
+            self.mma(mma, one, shared, tmem, walk, barriers)
+        if warp > LOAD_WARP:
+            cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
+        if warp < COMPUTE_WARP:
+            cute.arch.setmaxregister_increase(SUM_REGISTERS)
+            self.sums(mma, tmem, shared, dk_sums, dv_sums, walk, barriers)
+        if warp >= COMPUTE_WARP and warp < MMA_WARP:
+            cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
+            self.compute(mma, tmem, shared, dq, walk, scale, scale_log2, seqlen_k, barriers)
+        cute.arch.sync_threads()
+        if warp == MMA_WARP:
+            cute.arch.dealloc_tmem(tmem, TMEM_COLUMNS)
+
+    @cute.jit
+    def init_barriers(self, barriers: Barriers) -> None:
+        """Arrivals that each barrier waits for, by one thread."""
+        names = ("q_full", "q_empty", "s_full", "dp_full", "dv_full", "dk_full", "dq_full")
+        for name in names:
+            init_all(getattr(barriers, name), 1, 1)
+        for name in ("k_full", "k_empty"):
+            init_all(getattr(barriers, name), K_STAGES, 1)
+        for name in ("v_full", "v_empty"):
+            init_all(getattr(barriers, name), self.stages, 1)
+        for name in ("p_full", "ds_full", "dq_empty"):
+            init_all(getattr(barriers, name), 1, COMPUTE_WARPS)
+        for name in ("dv_empty", "dk_empty"):
+            init_all(getattr(barriers, name), 1, GROUP_WARPS)
+
+    @cute.jit
+    def load(
+        self,
+        maps: Maps,
+        bias: cute.Tensor,
+        delta: cute.Tensor,
+        shared: Shared,
+        mma: Products,
+        walk: Walk,
+        barriers: Barriers,
+    ) -> None:
+        """Load an item's queries before its first step, and K and V of each step."""
+        part = mma.pair.get_slice(0)
+        slot, phase, v_slot, v_phase = Int32(0), Int32(1), Int32(0), Int32(1)
+        q_phase = Int32(1)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = work_item(walk, index)
+            kv_head = item.head // self.config.group
+            k_of = part.partition_A(self.tiles_of(maps.k, kv_head, item.batch))
+            v_of = part.partition_A(self.tiles_of(maps.v, kv_head, item.batch))
+            q_of = part.partition_B(self.tiles_of(maps.q, item.head, item.batch))
+            do_of = part.partition_B(self.tiles_of(maps.do, item.head, item.batch))
+            s_k, g_k = self.tma_parts(maps.k_atom, shared.k, k_of)
+            s_v, g_v = self.tma_parts(maps.v_atom, shared.v, v_of)
+            s_q, g_q = self.tma_parts(maps.q_atom, shared.q, q_of)
+            s_do, g_do = self.tma_parts(maps.do_atom, shared.do, do_of)
+            steps = Int32(0)
+            for e in cutlass.range(item.count, unroll=1):
+                if tile_of(walk, item.begin + e, 0, 1) != SKIP:
+                    block = walk.col[item.begin + e]
+                    if steps == 0:
+                        cute.arch.mbarrier_wait(barriers.q_empty, q_phase)
+                        q_phase ^= 1
+                        with cute.arch.elect_one():
+                            cute.arch.mbarrier_arrive_and_expect_tx(
+                                barriers.q_full, 2 * self.tile_bytes + 2 * ROW_BYTES
+                            )
+                            for source, target in ((bias, shared.bias), (delta, shared.delta)):
+                                row = source[item.batch, item.head, None].iterator
+                                load_bulk(
+                                    row + item.tile * TILE,
+                                    target[None, 0].iterator,
+                                    barriers.q_full,
+                                    ROW_BYTES,
+                                )
+                        for atom, source, target in (
+                            (maps.q_atom, g_q, s_q),
+                            (maps.do_atom, g_do, s_do),
+                        ):
+                            cute.copy(
+                                atom,
+                                source[None, item.tile],
+                                target[None, 0],
+                                tma_bar_ptr=barriers.q_full,
+                            )
+                    cute.arch.mbarrier_wait(barriers.k_empty + slot, phase)
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive_and_expect_tx(
+                            barriers.k_full + slot, self.tile_bytes
+                        )
+                    cute.copy(
+                        maps.k_atom,
+                        g_k[None, block],
+                        s_k[None, slot],
+                        tma_bar_ptr=barriers.k_full + slot,
+                    )
+                    slot, phase = next_slot(slot, phase, K_STAGES)
+                    cute.arch.mbarrier_wait(barriers.v_empty + v_slot, v_phase)
+                    with cute.arch.elect_one():
+                        cute.arch.mbarrier_arrive_and_expect_tx(
+                            barriers.v_full + v_slot, self.tile_bytes
+                        )
+                    cute.copy(
+                        maps.v_atom,
+                        g_v[None, block],
+                        s_v[None, v_slot],
+                        tma_bar_ptr=barriers.v_full + v_slot,
+                    )
+                    v_slot, v_phase = next_slot(v_slot, v_phase, self.stages)
+                    steps += 1
+            index += cute.arch.grid_dim()[0]
+        # The CTA must not end while a commit is still to arrive at its barriers.
+        for _ in cutlass.range(K_STAGES, unroll=1):
+            cute.arch.mbarrier_wait(barriers.k_empty + slot, phase)
+            slot, phase = next_slot(slot, phase, K_STAGES)
+        for _ in cutlass.range(self.stages, unroll=1):
+            cute.arch.mbarrier_wait(barriers.v_empty + v_slot, v_phase)
+            v_slot, v_phase = next_slot(v_slot, v_phase, self.stages)
+        cute.arch.mbarrier_wait(barriers.q_empty, q_phase)
+
+    @cute.jit
+    def mma(
+        self,
+        mma: Products,
+        layouts: Any,
+        shared: Shared,
+        tmem: cute.Pointer,
+        walk: Walk,
+        barriers: Barriers,
+    ) -> None:
+        """Issue the products, see NOTE [Order of MMAs]."""
+        pair, dv_part = mma.pair.get_slice(0), mma.dv.get_slice(0)
+        dk_part, dq_part = mma.dk.get_slice(0), mma.dq.get_slice(0)
+        frag_k, frag_v = pair.make_fragment_A(shared.k), pair.make_fragment_A(shared.v)
+        frag_q = pair.make_fragment_B(shared.q)[None, None, None, 0]
+        frag_do = pair.make_fragment_B(shared.do)[None, None, None, 0]
+        frag_do_t = dv_part.make_fragment_B(shared.do_t)[None, None, None, 0]
+        frag_q_t = dk_part.make_fragment_B(shared.q_t)[None, None, None, 0]
+        frag_ds_t = dk_part.make_fragment_A(shared.ds_t)[None, None, None, 0]
+        frag_ds = dq_part.make_fragment_A(shared.ds)[None, None, None, 0]
+        frag_k_t = dq_part.make_fragment_B(shared.k_t)
+        acc_s = self.accumulator(mma.pair, self.pair_tile, tmem, S_COLUMN)
+        acc_dp = self.accumulator(mma.pair, self.pair_tile, tmem, DP_COLUMN)
+        acc_dv = self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN)
+        acc_dk = self.accumulator(mma.dk, self.gradient_tile, tmem, self.sum_column)
+        acc_dq = self.accumulator(mma.dq, self.gradient_tile, tmem, LAST_COLUMN)
+        frag_p = self.p_fragments(mma.dv, layouts.p, tmem, acc_s)
+        half_steps = cute.size(frag_p[0].shape[2]) // 2
+
+        slot, phase, v_slot, v_phase = Int32(0), Int32(0), Int32(0), Int32(0)
+        q_phase, step_phase, dk_phase, dv_phase = Int32(0), Int32(0), Int32(1), Int32(1)
+        dq_phase = Int32(1)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = work_item(walk, index)
+            steps, before = Int32(0), Int32(0)
+            for e in cutlass.range(item.count, unroll=1):
+                if tile_of(walk, item.begin + e, 0, 1) != SKIP:
+                    if steps == 0:
+                        cute.arch.mbarrier_wait(barriers.q_full, q_phase)
+                        q_phase ^= 1
+                    cute.arch.mbarrier_wait(barriers.k_full + slot, phase)
+                    gemm(mma.pair, acc_s, frag_k[None, None, None, slot], frag_q, False)
+                    commit(barriers.s_full)
+                    if steps > 0:
+                        wait_tmem(barriers.ds_full, step_phase ^ 1)
+                        if steps == 1:
+                            wait_tmem(barriers.dq_empty, dq_phase)
+                        b = frag_k_t[None, None, None, before]
+                        gemm(mma.dq, acc_dq, frag_ds, b, steps > 1)
+                        commit(barriers.k_empty + before)
+                        if const_expr(not self.shares_dp):
+                            wait_tmem(barriers.dk_empty, dk_phase)
+                            dk_phase ^= 1
+                        gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False)
+                        commit(barriers.dk_full)
+                    cute.arch.mbarrier_wait(barriers.v_full + v_slot, v_phase)
+                    if const_expr(self.shares_dp):
+                        wait_tmem(barriers.dk_empty, dk_phase)
+                        dk_phase ^= 1
+                    gemm(mma.pair, acc_dp, frag_v[None, None, None, v_slot], frag_do, False)
+                    commit(barriers.dp_full)
+                    commit(barriers.v_empty + v_slot)
+                    wait_tmem(barriers.p_full, step_phase)
+                    wait_tmem(barriers.dv_empty, dv_phase)
+                    dv_phase ^= 1
+                    gemm(mma.dv, acc_dv, frag_p[0], frag_do_t, False, last=half_steps)
+                    gemm(mma.dv, acc_dv, frag_p[1], frag_do_t, True, first=half_steps)
+                    commit(barriers.dv_full)
+                    before = slot
+                    slot, phase = next_slot(slot, phase, K_STAGES)
+                    v_slot, v_phase = next_slot(v_slot, v_phase, self.stages)
+                    step_phase ^= 1
+                    steps += 1
+            if steps > 0:
+                wait_tmem(barriers.ds_full, step_phase ^ 1)
+                if steps == 1:
+                    wait_tmem(barriers.dq_empty, dq_phase)
+                gemm(mma.dq, acc_dq, frag_ds, frag_k_t[None, None, None, before], steps > 1)
+                commit(barriers.k_empty + before)
+                commit(barriers.dq_full)
+                if const_expr(not self.shares_dp):
+                    wait_tmem(barriers.dk_empty, dk_phase)
+                    dk_phase ^= 1
+                gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False)
+                commit(barriers.dk_full)
+                commit(barriers.q_empty)
+                dq_phase ^= 1
+            index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def compute(
+        self,
+        mma: Products,
+        tmem: cute.Pointer,
+        shared: Shared,
+        dq: cute.Tensor,
+        walk: Walk,
+        scale: Float32,
+        scale_log2: Float32,
+        seqlen_k: Int32,
+        barriers: Barriers,
+    ) -> None:
+        """P and dS of each step; at the end of an item half of dQ."""
+        thread = cute.arch.thread_idx()[0] % TILE
+        half = cute.arch.make_warp_uniform(cute.arch.warp_idx() // GROUP_WARPS - 1)
+        lanes = self.accumulator(mma.pair, self.pair_tile, tmem, 0)[(None, None), 0, 0].layout
+        width = self.head_dim // 2
+        columns = cute.composition(lanes, cute.make_layout((TILE, width)))
+        acc = cute.make_tensor(tmem + LAST_COLUMN + width * half, columns)
+        ds = self.ds_row(shared.ds_t, thread, half)
+        step_phase, item_phase = Int32(0), Int32(0)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = work_item(walk, index)
+            steps = Int32(0)
+            for e in cutlass.range(item.count, unroll=1):
+                tile = tile_of(walk, item.begin + e, 0, 1)
+                if tile != SKIP:
+                    keys_left = seqlen_k - walk.col[item.begin + e] * TILE
+                    words = keep_half(walk, tile, thread, half)
+                    if thread >= keys_left:
+                        words.fill(0)
+                    cute.arch.mbarrier_wait(barriers.q_full, item_phase)
+                    self.step(
+                        tmem,
+                        lanes,
+                        thread,
+                        half,
+                        tile >= 0 or keys_left < TILE,
+                        words,
+                        shared.bias[None, 0],
+                        shared.delta[None, 0],
+                        ds,
+                        scale_log2,
+                        step_phase,
+                        barriers.s_full,
+                        barriers.p_full,
+                        barriers.dp_full,
+                        barriers.ds_full,
+                    )
+                    step_phase ^= 1
+                    steps += 1
+            row = item.tile * TILE + thread
+            target = cute.logical_divide(
+                dq[row, None, item.head, item.batch], cute.make_layout(width)
+            )
+            if steps > 0:
+                wait_tmem(barriers.dq_full, item_phase)
+            self.store_rows(
+                acc, target[None, half], thread, row < dq.shape[0], steps > 0, scale, width
+            )
+            if steps > 0:
+                arrive_warp_tmem(barriers.dq_empty)
+                item_phase ^= 1
+            index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def sums(
+        self,
+        mma: Products,
+        tmem: cute.Pointer,
+        shared: Shared,
+        dk_sums: cute.Tensor,
+        dv_sums: cute.Tensor,
+        walk: Walk,
+        barriers: Barriers,
+    ) -> None:
+        """Add dV and dK of each step to their block's sums."""
+        thread = cute.arch.thread_idx()[0] % TILE
+        acc_dv = self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN)
+        acc_dk = self.accumulator(mma.dk, self.gradient_tile, tmem, self.sum_column)
+        phase = Int32(0)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = work_item(walk, index)
+            kv_head = item.head // self.config.group
+            for e in cutlass.range(item.count, unroll=1):
+                if tile_of(walk, item.begin + e, 0, 1) != SKIP:
+                    block = walk.col[item.begin + e]
+                    for acc, sums, full, empty in (
+                        (acc_dv, dv_sums, barriers.dv_full, barriers.dv_empty),
+                        (acc_dk, dk_sums, barriers.dk_full, barriers.dk_empty),
+                    ):
+                        wait_tmem(full, phase)
+                        self.add_tile(
+                            acc[(None, None), 0, 0],
+                            shared.chunks,
+                            sums[item.batch, kv_head, block, None, None, None],
+                            thread,
+                            empty,
+                            None,
+                            None,
+                        )
+                    phase ^= 1
+            index += cute.arch.grid_dim()[0]
+        if thread == 0:
+            cute.arch.cp_async_bulk_wait_group(0, read=False)
+
+
+def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
+    """Arguments of `LoopK.__call__` by name, without storage: every size and stride dynamic."""
+    dtype = DTYPE[config.dtype]
+    batch, seqlen_q, seqlen_k, heads, kv_heads, blocks, padded = (cute.sym_int() for _ in range(7))
+
+    def activation(seqlen: Any, heads: Any) -> Any:
+        strides = (cute.sym_int64(divisibility=8) for _ in range(3))
+        shape = (batch, seqlen, heads, config.head_dim)
+        return make_fake_tensor(dtype, shape, (*strides, 1), assumed_align=16)
+
+    def table(kind: Any, *shape: Any, align: int | None = None) -> Any:
+        order = tuple(range(len(shape)))[::-1]  # compact, the last size fastest
+        return make_fake_compact_tensor(kind, shape, stride_order=order, assumed_align=align)
+
+    sums = (batch, kv_heads, blocks, config.head_dim // 4, TILE, 4)
+    return {
+        "q": activation(seqlen_q, heads),
+        "k": activation(seqlen_k, kv_heads),
+        "v": activation(seqlen_k, kv_heads),
+        "do": activation(seqlen_q, heads),
+        "bias": table(Float32, batch, heads, padded, align=16),
+        "delta": table(Float32, batch, heads, padded, align=16),
+        "dq": activation(seqlen_q, heads),
+        "dk_sums": table(Float32, *sums, align=16),
+        "dv_sums": table(Float32, *sums, align=16),
+        "pattern_id": table(Int32, cute.sym_int(), cute.sym_int()),
+        "row_ptr": table(Int64, cute.sym_int()),
+        "col": table(Int32, cute.sym_int()),
+        "tile_id": table(Int32, cute.sym_int(), 1),
+        "tiles": table(Int32, cute.sym_int(), TILE, MASK_WORDS, align=16),
+        "order": table(Int32, cute.sym_int()),
+        "rows": Int32(0),
+        "scale": Float32(0.0),
+        "scale_log2": Float32(0.0),
+        "ctas": Int32(0),
+        "stream": make_fake_stream(use_tvm_ffi_env_stream=True),
+    }

@@ -1,0 +1,690 @@
+"""LoopQ: the backward in which a CTA owns a KV block and loops over the queries that see it.
+
+dK and dV stay in tensor memory over all query heads of the group and are stored once; dQ is added
+to float32 sums in global memory (NOTE [Accumulators]), in any order, or in turns (NOTE [Turns]).
+
+NOTE [Warp roles]:
+
+    warps 0-3    sums      dQ of a step: tensor memory -> shared memory -> added to global memory
+    warps 4-11   compute   S, dP -> P, dS; at the end 4-7 store dV and 8-11 dK
+    warp  12     MMA       owns tensor memory
+    warp  13     load      K, V of an item; Q, bias, delta and dO of each step
+    warps 14-15  idle
+
+NOTE [Order of MMAs]: step t issues S(t), dK(t-1), dQ(t-1), dP(t), dV(t), so that softmax of a step
+runs under the products of the one before.
+
+NOTE [Tensor memory]: every range, who writes it, who reads it, and what its next writer waits for.
+
+    columns   holds  written by   read by      rewritten once
+    0-127     S      S(t)         compute      P over it: each warp has read what it overwrites
+              P      compute      dV(t)        S(t+1): is issued behind dV(t)
+    128-      dV     dV(t)        warps 4-7    dv_empty, at an item's first dV
+    256-383   dP     dP(t)        compute      dQ(t) over it: ds_full says that all have read dP
+              dQ     dQ(t)        sums         dq_empty, before dP(t+1)
+    384-      dK     dK(t)        warps 8-11   dk_empty, at an item's first dK
+
+With D = 64, dQ has columns 192-255 of its own, and dq_empty is waited for before dQ(t+1).
+
+NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" by who has read.
+
+    kv_full, kv_empty    load -> MMA           K and V of the item; empty by the last dQ
+    q_full, q_empty      load -> MMA, compute  Q, bias, delta; empty by dK, which waits for ds_full
+    do_full, do_empty    load -> MMA           dO; empty by dV
+    s_full, dp_full      MMA -> compute
+    p_full, ds_full      compute -> MMA        dS in shared memory is free once dp_full of the next
+                                               step says that dQ and dK are done
+    dq_full, dq_empty    MMA -> sums
+    dv_full, dv_empty    MMA -> warps 4-7
+    dk_full, dk_empty    MMA -> warps 8-11
+"""
+
+from typing import Any, NamedTuple
+
+import cutlass
+from cutlass import Float32, Int32, Int64, const_expr, cute
+from cutlass.cute.nvgpu import cpasync
+from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_fake_tensor
+from cutlass.memory import SmemAllocator
+
+from kernels_sm100.backward import (
+    ALIGN,
+    CHUNK,
+    CHUNK_BUFFERS,
+    COMPUTE_REGISTERS,
+    COMPUTE_WARP,
+    COMPUTE_WARPS,
+    DP_COLUMN,
+    DTYPE,
+    DV_COLUMN,
+    GROUP_WARPS,
+    LAST_COLUMN,
+    LOAD_WARP,
+    MMA_WARP,
+    OTHER_REGISTERS,
+    ROW_BYTES,
+    S_COLUMN,
+    SUM_REGISTERS,
+    THREADS,
+    Backward,
+    Maps,
+    Products,
+    Shared,
+)
+from kernels_sm100.backward_config import TILE, BackwardConfig
+from kernels_sm100.barriers import arrive_warp_tmem, commit, init_all, next_slot, wait_tmem
+from kernels_sm100.bulk import load_bulk
+from kernels_sm100.columns import Column, Columns, column, column_list
+from kernels_sm100.config import MASK_WORDS, TMEM_COLUMNS
+from kernels_sm100.mask import keep_half
+from kernels_sm100.mma import gemm
+from kernels_sm100.walk import SKIP
+
+Q_STAGES = 2
+
+
+class Barriers(NamedTuple):
+    """First barrier of each kind, see NOTE [Barriers]."""
+
+    kv_full: cute.Pointer
+    kv_empty: cute.Pointer
+    q_full: cute.Pointer
+    q_empty: cute.Pointer
+    do_full: cute.Pointer
+    do_empty: cute.Pointer
+    s_full: cute.Pointer
+    p_full: cute.Pointer
+    dp_full: cute.Pointer
+    ds_full: cute.Pointer
+    dq_full: cute.Pointer
+    dq_empty: cute.Pointer
+    dv_full: cute.Pointer
+    dv_empty: cute.Pointer
+    dk_full: cute.Pointer
+    dk_empty: cute.Pointer
+
+
+class LoopQ(Backward):
+    """The kernel of one configuration; `cute.compile` takes an instance."""
+
+    @cute.jit
+    def __call__(
+        self,
+        q: cute.Tensor,
+        k: cute.Tensor,
+        v: cute.Tensor,
+        do: cute.Tensor,
+        bias: cute.Tensor,
+        delta: cute.Tensor,
+        dq_sums: cute.Tensor,
+        dk: cute.Tensor,
+        dv: cute.Tensor,
+        semaphores: cute.Tensor,
+        pattern_id: cute.Tensor,
+        row_ptr: cute.Tensor,
+        col: cute.Tensor,
+        tile_id: cute.Tensor,
+        write_order: cute.Tensor,
+        tiles: cute.Tensor,
+        order: cute.Tensor,
+        scale: Float32,
+        scale_log2: Float32,
+        ctas: Int32,
+        stream: Any,
+    ) -> None:
+        """Launch the kernel.
+
+        Args:
+            q: [B, SQ, HQ, D].
+            k: [B, SK, HK, D].
+            v: likewise.
+            do: [B, SQ, HQ, D], the gradient of O.
+            bias: float32 [B, HQ, M * 128], of the preprocess.
+            delta: likewise.
+            dq_sums: float32 [B, HQ, M, D / 4, 128, 4], added to.
+            dk: [B, SK, HK, D], written.
+            dv: likewise.
+            semaphores: int32 [B, HQ, M], zero; used if deterministic.
+            pattern_id: int32 [B or 1, heads]: 1, HK or HQ heads.
+            row_ptr: int64 [patterns * KV blocks + 1].
+            col: int32 [entries].
+            tile_id: int32 [entries, parts].
+            write_order: int32 [entries, parts]; read if deterministic.
+            tiles: int32 [T, 128, 4], bits of S^T.
+            order: int32 [batches * owners * KV blocks], unread if deterministic.
+            scale: of the scores.
+            scale_log2: scale times log2(e).
+            ctas: CTAs to launch at most; if deterministic, no more than are resident at once.
+            stream: CUDA stream.
+        """
+        kv_heads, plan_heads, plan_batches = k.shape[2], pattern_id.shape[1], pattern_id.shape[0]
+        blocks = cute.ceil_div(k.shape[1], TILE)
+        owners = cutlass.min(Int32(plan_heads), Int32(kv_heads))
+        columns = Int32(k.shape[0]) * kv_heads
+        divisor = cute.FastDivmodDivisorV2
+        walk = Columns(
+            pattern_id=pattern_id,
+            row_ptr=row_ptr,
+            col=col,
+            tile_id=tile_id,
+            write_order=write_order,
+            tiles=tiles,
+            order=order,
+            rows=divisor(Int32(blocks)),
+            owners=divisor(owners),
+            heads=divisor(Int32(kv_heads) // owners),
+            batches=divisor(Int32(k.shape[0]) // Int32(plan_batches)),
+            pattern_heads=divisor(Int32(q.shape[2]) // Int32(plan_heads)),
+            columns=divisor(columns),
+            items=columns * blocks,
+        )
+        mma = self.products()
+        one = self.layouts(mma, 1, Q_STAGES)
+        other = self.layouts(mma, 1, self.stages)
+        k_atom, k_map = self.keys_map(k, one.keys, mma)
+        v_atom, v_map = self.keys_map(v, one.keys, mma)
+        q_atom, q_map = self.queries_map(q, one.queries, mma)
+        do_atom, do_map = self.queries_map(do, other.queries, mma)
+        maps = Maps(k_atom, v_atom, q_atom, do_atom, k_map, v_map, q_map, do_map)
+        dtype, stages = self.dtype, self.stages
+
+        @cute.struct
+        class Storage:
+            kv_full: cute.struct.MemRange[Int64, 1]
+            kv_empty: cute.struct.MemRange[Int64, 1]
+            q_full: cute.struct.MemRange[Int64, Q_STAGES]
+            q_empty: cute.struct.MemRange[Int64, Q_STAGES]
+            do_full: cute.struct.MemRange[Int64, stages]
+            do_empty: cute.struct.MemRange[Int64, stages]
+            s_full: cute.struct.MemRange[Int64, 1]
+            p_full: cute.struct.MemRange[Int64, 1]
+            dp_full: cute.struct.MemRange[Int64, 1]
+            ds_full: cute.struct.MemRange[Int64, 1]
+            dq_full: cute.struct.MemRange[Int64, 1]
+            dq_empty: cute.struct.MemRange[Int64, 1]
+            dv_full: cute.struct.MemRange[Int64, 1]
+            dv_empty: cute.struct.MemRange[Int64, 1]
+            dk_full: cute.struct.MemRange[Int64, 1]
+            dk_empty: cute.struct.MemRange[Int64, 1]
+            tmem: Int32
+            bias: cute.struct.Align[cute.struct.MemRange[Float32, TILE * Q_STAGES], 128]
+            delta: cute.struct.Align[cute.struct.MemRange[Float32, TILE * Q_STAGES], 128]
+            k: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(one.keys)], ALIGN]
+            v: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(one.keys)], ALIGN]
+            q: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(one.queries)], ALIGN]
+            do: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(other.queries)], ALIGN]
+            ds: cute.struct.Align[cute.struct.MemRange[dtype, TILE * TILE], ALIGN]
+            chunks: cute.struct.Align[
+                cute.struct.MemRange[Float32, TILE * CHUNK * CHUNK_BUFFERS], ALIGN
+            ]
+
+        self.storage = Storage
+        self.kernel(
+            maps,
+            mma,
+            one,
+            other,
+            bias,
+            delta,
+            dq_sums,
+            self.rows_first(dk),
+            self.rows_first(dv),
+            semaphores,
+            walk,
+            scale,
+            scale_log2,
+        ).launch(
+            grid=(cutlass.min(ctas, walk.items), 1, 1),
+            block=(THREADS, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=1,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        maps: Maps,
+        mma: Products,
+        one: Any,
+        other: Any,
+        bias: cute.Tensor,
+        delta: cute.Tensor,
+        dq_sums: cute.Tensor,
+        dk: cute.Tensor,
+        dv: cute.Tensor,
+        semaphores: cute.Tensor,
+        walk: Columns,
+        scale: Float32,
+        scale_log2: Float32,
+    ) -> None:
+        """Set up what the roles share, then become one of them."""
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        storage = SmemAllocator().allocate(self.storage)
+        barriers = Barriers(*(getattr(storage, name).data_ptr() for name in Barriers._fields))
+        if warp == LOAD_WARP:
+            for atom in maps[:4]:
+                cpasync.prefetch_descriptor(atom)
+            with cute.arch.elect_one():
+                self.init_barriers(barriers)
+            cute.arch.mbarrier_init_fence()
+        if warp == MMA_WARP:
+            cute.arch.alloc_tmem(TMEM_COLUMNS, storage.tmem.ptr)
+            cute.arch.relinquish_tmem_alloc_permit()
+        cute.arch.sync_threads()
+        tmem = cute.arch.retrieve_tmem_ptr(Float32, 16, storage.tmem.ptr)
+        shared = self.shared(storage, one, one, one, other, Q_STAGES)
+
+        if warp == LOAD_WARP:
+            cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
+            self.load(maps, bias, delta, shared, mma, walk, barriers)
+        if warp == MMA_WARP:
+            cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
+            self.mma(mma, one, shared, tmem, walk, barriers)
+        if warp > LOAD_WARP:
+            cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
+        if warp < COMPUTE_WARP:
+            cute.arch.setmaxregister_increase(SUM_REGISTERS)
+            self.sums(mma, tmem, shared, dq_sums, semaphores, walk, barriers)
+        if warp >= COMPUTE_WARP and warp < MMA_WARP:
+            cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
+            self.compute(mma, tmem, shared, dk, dv, walk, scale, scale_log2, barriers)
+        cute.arch.sync_threads()
+        if warp == MMA_WARP:
+            cute.arch.dealloc_tmem(tmem, TMEM_COLUMNS)
+
+    @cute.jit
+    def init_barriers(self, barriers: Barriers) -> None:
+        """Arrivals that each barrier waits for, by one thread."""
+        for name in ("kv_full", "kv_empty", "s_full", "dp_full", "dq_full", "dv_full", "dk_full"):
+            init_all(getattr(barriers, name), 1, 1)
+        for name in ("q_full", "q_empty"):
+            init_all(getattr(barriers, name), Q_STAGES, 1)
+        for name in ("do_full", "do_empty"):
+            init_all(getattr(barriers, name), self.stages, 1)
+        for name in ("p_full", "ds_full"):
+            init_all(getattr(barriers, name), 1, COMPUTE_WARPS)
+        for name in ("dq_empty", "dv_empty", "dk_empty"):
+            init_all(getattr(barriers, name), 1, GROUP_WARPS)
+
+    def item(self, walk: Columns, index: Int32) -> Column:
+        """Work item `index` in this configuration's order."""
+        return column(walk, index, self.config.deterministic, self.config.spt)
+
+    @cute.jit
+    def load(
+        self,
+        maps: Maps,
+        bias: cute.Tensor,
+        delta: cute.Tensor,
+        shared: Shared,
+        mma: Products,
+        walk: Columns,
+        barriers: Barriers,
+    ) -> None:
+        """Load K and V before an item's first step, and what each step streams."""
+        part = mma.pair.get_slice(0)
+        slot, phase, do_slot, do_phase = Int32(0), Int32(1), Int32(0), Int32(1)
+        kv_phase = Int32(1)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = self.item(walk, index)
+            k_of = part.partition_A(self.tiles_of(maps.k, item.head, item.batch))
+            v_of = part.partition_A(self.tiles_of(maps.v, item.head, item.batch))
+            s_k, g_k = self.tma_parts(maps.k_atom, shared.k, k_of)
+            s_v, g_v = self.tma_parts(maps.v_atom, shared.v, v_of)
+            steps = Int32(0)
+            for g in cutlass.range(self.config.group, unroll=1):
+                head = item.head * self.config.group + g
+                q_of = part.partition_B(self.tiles_of(maps.q, head, item.batch))
+                do_of = part.partition_B(self.tiles_of(maps.do, head, item.batch))
+                s_q, g_q = self.tma_parts(maps.q_atom, shared.q, q_of)
+                s_do, g_do = self.tma_parts(maps.do_atom, shared.do, do_of)
+                begin, count = column_list(walk, item, head)
+                for e in cutlass.range(count, unroll=1):
+                    for p in cutlass.range(self.config.parts, unroll=1):
+                        if walk.tile_id[begin + e, p] != SKIP:
+                            tile = walk.col[begin + e] * self.config.parts + p
+                            if steps == 0:
+                                cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)
+                                kv_phase ^= 1
+                                with cute.arch.elect_one():
+                                    cute.arch.mbarrier_arrive_and_expect_tx(
+                                        barriers.kv_full, 2 * self.tile_bytes
+                                    )
+                                for atom, source, target in (
+                                    (maps.k_atom, g_k, s_k),
+                                    (maps.v_atom, g_v, s_v),
+                                ):
+                                    cute.copy(
+                                        atom,
+                                        source[None, item.block],
+                                        target[None, 0],
+                                        tma_bar_ptr=barriers.kv_full,
+                                    )
+                            cute.arch.mbarrier_wait(barriers.q_empty + slot, phase)
+                            with cute.arch.elect_one():
+                                cute.arch.mbarrier_arrive_and_expect_tx(
+                                    barriers.q_full + slot, self.tile_bytes + 2 * ROW_BYTES
+                                )
+                                for source, target in (
+                                    (bias, shared.bias),
+                                    (delta, shared.delta),
+                                ):
+                                    row = source[item.batch, head, None].iterator + tile * TILE
+                                    load_bulk(
+                                        row,
+                                        target[None, slot].iterator,
+                                        barriers.q_full + slot,
+                                        ROW_BYTES,
+                                    )
+                            cute.copy(
+                                maps.q_atom,
+                                g_q[None, tile],
+                                s_q[None, slot],
+                                tma_bar_ptr=barriers.q_full + slot,
+                            )
+                            slot, phase = next_slot(slot, phase, Q_STAGES)
+                            cute.arch.mbarrier_wait(barriers.do_empty + do_slot, do_phase)
+                            with cute.arch.elect_one():
+                                cute.arch.mbarrier_arrive_and_expect_tx(
+                                    barriers.do_full + do_slot, self.tile_bytes
+                                )
+                            cute.copy(
+                                maps.do_atom,
+                                g_do[None, tile],
+                                s_do[None, do_slot],
+                                tma_bar_ptr=barriers.do_full + do_slot,
+                            )
+                            do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
+                            steps += 1
+            index += cute.arch.grid_dim()[0]
+        # The CTA must not end while a commit is still to arrive at its barriers.
+        for _ in cutlass.range(Q_STAGES, unroll=1):
+            cute.arch.mbarrier_wait(barriers.q_empty + slot, phase)
+            slot, phase = next_slot(slot, phase, Q_STAGES)
+        for _ in cutlass.range(self.stages, unroll=1):
+            cute.arch.mbarrier_wait(barriers.do_empty + do_slot, do_phase)
+            do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
+        cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)
+
+    @cute.jit
+    def mma(
+        self,
+        mma: Products,
+        layouts: Any,
+        shared: Shared,
+        tmem: cute.Pointer,
+        walk: Columns,
+        barriers: Barriers,
+    ) -> None:
+        """Issue the products, see NOTE [Order of MMAs]."""
+        pair, dv_part = mma.pair.get_slice(0), mma.dv.get_slice(0)
+        dk_part, dq_part = mma.dk.get_slice(0), mma.dq.get_slice(0)
+        frag_k = pair.make_fragment_A(shared.k)[None, None, None, 0]
+        frag_v = pair.make_fragment_A(shared.v)[None, None, None, 0]
+        frag_q, frag_do = pair.make_fragment_B(shared.q), pair.make_fragment_B(shared.do)
+        frag_do_t, frag_q_t = (
+            dv_part.make_fragment_B(shared.do_t),
+            dk_part.make_fragment_B(shared.q_t),
+        )
+        frag_ds_t = dk_part.make_fragment_A(shared.ds_t)[None, None, None, 0]
+        frag_ds = dq_part.make_fragment_A(shared.ds)[None, None, None, 0]
+        frag_k_t = dq_part.make_fragment_B(shared.k_t)[None, None, None, 0]
+        acc_s = self.accumulator(mma.pair, self.pair_tile, tmem, S_COLUMN)
+        acc_dp = self.accumulator(mma.pair, self.pair_tile, tmem, DP_COLUMN)
+        acc_dv = self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN)
+        acc_dk = self.accumulator(mma.dk, self.gradient_tile, tmem, LAST_COLUMN)
+        acc_dq = self.accumulator(mma.dq, self.gradient_tile, tmem, self.sum_column)
+        frag_p = self.p_fragments(mma.dv, layouts.p, tmem, acc_s)
+        half_steps = cute.size(frag_p[0].shape[2]) // 2
+
+        slot, phase, do_slot, do_phase = Int32(0), Int32(0), Int32(0), Int32(0)
+        kv_phase, step_phase, dq_phase, empty_phase = Int32(0), Int32(0), Int32(1), Int32(1)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = self.item(walk, index)
+            steps, before = Int32(0), Int32(0)
+            for g in cutlass.range(self.config.group, unroll=1):
+                begin, count = column_list(walk, item, item.head * self.config.group + g)
+                for e in cutlass.range(count, unroll=1):
+                    for p in cutlass.range(self.config.parts, unroll=1):
+                        if walk.tile_id[begin + e, p] != SKIP:
+                            if steps == 0:
+                                cute.arch.mbarrier_wait(barriers.kv_full, kv_phase)
+                                kv_phase ^= 1
+                            cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
+                            gemm(mma.pair, acc_s, frag_k, frag_q[None, None, None, slot], False)
+                            commit(barriers.s_full)
+                            if steps > 0:
+                                wait_tmem(barriers.ds_full, step_phase ^ 1)
+                                if steps == 1:
+                                    wait_tmem(barriers.dk_empty, empty_phase)
+                                b = frag_q_t[None, None, None, before]
+                                gemm(mma.dk, acc_dk, frag_ds_t, b, steps > 1)
+                                commit(barriers.q_empty + before)
+                                if const_expr(not self.shares_dp):
+                                    wait_tmem(barriers.dq_empty, dq_phase)
+                                    dq_phase ^= 1
+                                gemm(mma.dq, acc_dq, frag_ds, frag_k_t, False)
+                                commit(barriers.dq_full)
+                            cute.arch.mbarrier_wait(barriers.do_full + do_slot, do_phase)
+                            if const_expr(self.shares_dp):
+                                wait_tmem(barriers.dq_empty, dq_phase)
+                                dq_phase ^= 1
+                            gemm(
+                                mma.pair, acc_dp, frag_v, frag_do[None, None, None, do_slot], False
+                            )
+                            commit(barriers.dp_full)
+                            wait_tmem(barriers.p_full, step_phase)
+                            if steps == 0:
+                                wait_tmem(barriers.dv_empty, empty_phase)
+                            b = frag_do_t[None, None, None, do_slot]
+                            gemm(mma.dv, acc_dv, frag_p[0], b, steps > 0, last=half_steps)
+                            gemm(mma.dv, acc_dv, frag_p[1], b, True, first=half_steps)
+                            commit(barriers.do_empty + do_slot)
+                            before = slot
+                            slot, phase = next_slot(slot, phase, Q_STAGES)
+                            do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
+                            step_phase ^= 1
+                            steps += 1
+            if steps > 0:
+                commit(barriers.dv_full)
+                wait_tmem(barriers.ds_full, step_phase ^ 1)
+                if steps == 1:
+                    wait_tmem(barriers.dk_empty, empty_phase)
+                gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t[None, None, None, before], steps > 1)
+                commit(barriers.q_empty + before)
+                commit(barriers.dk_full)
+                if const_expr(not self.shares_dp):
+                    wait_tmem(barriers.dq_empty, dq_phase)
+                    dq_phase ^= 1
+                gemm(mma.dq, acc_dq, frag_ds, frag_k_t, False)
+                commit(barriers.dq_full)
+                commit(barriers.kv_empty)
+                empty_phase ^= 1
+            index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def compute(
+        self,
+        mma: Products,
+        tmem: cute.Pointer,
+        shared: Shared,
+        dk: cute.Tensor,
+        dv: cute.Tensor,
+        walk: Columns,
+        scale: Float32,
+        scale_log2: Float32,
+        barriers: Barriers,
+    ) -> None:
+        """P and dS of each step; at the end of an item dV and dK."""
+        thread = cute.arch.thread_idx()[0] % TILE
+        half = cute.arch.make_warp_uniform(cute.arch.warp_idx() // GROUP_WARPS - 1)
+        lanes = self.accumulator(mma.pair, self.pair_tile, tmem, 0)[(None, None), 0, 0].layout
+        acc_dv = self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN)
+        acc_dk = self.accumulator(mma.dk, self.gradient_tile, tmem, LAST_COLUMN)
+        ds = self.ds_row(shared.ds_t, thread, half)
+        slot, phase, step_phase, full_phase = Int32(0), Int32(0), Int32(0), Int32(0)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = self.item(walk, index)
+            key = item.block * TILE + thread
+            ragged = (item.block + 1) * TILE > dk.shape[0]
+            steps = Int32(0)
+            for g in cutlass.range(self.config.group, unroll=1):
+                begin, count = column_list(walk, item, item.head * self.config.group + g)
+                for e in cutlass.range(count, unroll=1):
+                    for p in cutlass.range(self.config.parts, unroll=1):
+                        tile = walk.tile_id[begin + e, p]
+                        if tile != SKIP:
+                            words = keep_half(walk, tile, thread, half)
+                            if key >= dk.shape[0]:
+                                words.fill(0)
+                            cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
+                            self.step(
+                                tmem,
+                                lanes,
+                                thread,
+                                half,
+                                tile >= 0 or ragged,
+                                words,
+                                shared.bias[None, slot],
+                                shared.delta[None, slot],
+                                ds,
+                                scale_log2,
+                                step_phase,
+                                barriers.s_full,
+                                barriers.p_full,
+                                barriers.dp_full,
+                                barriers.ds_full,
+                            )
+                            slot, phase = next_slot(slot, phase, Q_STAGES)
+                            step_phase ^= 1
+                            steps += 1
+            if half == 0:
+                self.store(
+                    acc_dv, dv, item, thread, steps, Float32(1.0), barriers.dv_full,
+                    barriers.dv_empty, full_phase,
+                )  # fmt: skip
+            else:
+                self.store(
+                    acc_dk, dk, item, thread, steps, scale, barriers.dk_full,
+                    barriers.dk_empty, full_phase,
+                )  # fmt: skip
+            if steps > 0:
+                full_phase ^= 1
+            index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def store(
+        self,
+        acc: cute.Tensor,
+        target: cute.Tensor,
+        item: Column,
+        thread: Int32,
+        steps: Int32,
+        factor: Float32,
+        full: cute.Pointer,
+        empty: cute.Pointer,
+        phase: Int32,
+    ) -> None:
+        """DK or dV of an item; zeros where no query sees its keys."""
+        if steps > 0:
+            wait_tmem(full, phase)
+        row = item.block * TILE + thread
+        inside = row < target.shape[0]
+        self.store_rows(
+            acc[(None, None), 0, 0],
+            target[row, None, item.head, item.batch],
+            thread,
+            inside,
+            steps > 0,
+            factor,
+            self.head_dim,
+        )
+        if steps > 0:
+            arrive_warp_tmem(empty)
+
+    @cute.jit
+    def sums(
+        self,
+        mma: Products,
+        tmem: cute.Pointer,
+        shared: Shared,
+        dq_sums: cute.Tensor,
+        semaphores: cute.Tensor,
+        walk: Columns,
+        barriers: Barriers,
+    ) -> None:
+        """Add dQ of each step to its tile's sum."""
+        thread = cute.arch.thread_idx()[0] % TILE
+        acc = self.accumulator(mma.dq, self.gradient_tile, tmem, self.sum_column)
+        phase = Int32(0)
+        index = cute.arch.block_idx()[0]
+        while index < walk.items:
+            item = self.item(walk, index)
+            for g in cutlass.range(self.config.group, unroll=1):
+                head = item.head * self.config.group + g
+                begin, count = column_list(walk, item, head)
+                for e in cutlass.range(count, unroll=1):
+                    for p in cutlass.range(self.config.parts, unroll=1):
+                        if walk.tile_id[begin + e, p] != SKIP:
+                            tile = walk.col[begin + e] * self.config.parts + p
+                            wait_tmem(barriers.dq_full, phase)
+                            phase ^= 1
+                            semaphore, turn = None, None
+                            if const_expr(self.config.deterministic):
+                                place = semaphores[item.batch, head, None].iterator
+                                semaphore = place + tile
+                                turn = walk.write_order[begin + e, p]
+                            self.add_tile(
+                                acc[(None, None), 0, 0],
+                                shared.chunks,
+                                dq_sums[item.batch, head, tile, None, None, None],
+                                thread,
+                                barriers.dq_empty,
+                                semaphore,
+                                turn,
+                            )
+            index += cute.arch.grid_dim()[0]
+        if thread == 0:
+            cute.arch.cp_async_bulk_wait_group(0, read=False)
+
+
+def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
+    """Arguments of `LoopQ.__call__` by name, without storage: every size and stride dynamic."""
+    dtype = DTYPE[config.dtype]
+    batch, seqlen_q, seqlen_k, heads, kv_heads, tiles, padded = (cute.sym_int() for _ in range(7))
+
+    def activation(seqlen: Any, heads: Any) -> Any:
+        strides = (cute.sym_int64(divisibility=8) for _ in range(3))
+        shape = (batch, seqlen, heads, config.head_dim)
+        return make_fake_tensor(dtype, shape, (*strides, 1), assumed_align=16)
+
+    def table(kind: Any, *shape: Any, align: int | None = None) -> Any:
+        order = tuple(range(len(shape)))[::-1]  # compact, the last size fastest
+        return make_fake_compact_tensor(kind, shape, stride_order=order, assumed_align=align)
+
+    return {
+        "q": activation(seqlen_q, heads),
+        "k": activation(seqlen_k, kv_heads),
+        "v": activation(seqlen_k, kv_heads),
+        "do": activation(seqlen_q, heads),
+        "bias": table(Float32, batch, heads, padded, align=16),
+        "delta": table(Float32, batch, heads, padded, align=16),
+        "dq_sums": table(Float32, batch, heads, tiles, config.head_dim // 4, TILE, 4, align=16),
+        "dk": activation(seqlen_k, kv_heads),
+        "dv": activation(seqlen_k, kv_heads),
+        "semaphores": table(Int32, batch, heads, tiles),
+        "pattern_id": table(Int32, cute.sym_int(), cute.sym_int()),
+        "row_ptr": table(Int64, cute.sym_int()),
+        "col": table(Int32, cute.sym_int()),
+        "tile_id": table(Int32, cute.sym_int(), config.parts),
+        "write_order": table(Int32, cute.sym_int(), config.parts),
+        "tiles": table(Int32, cute.sym_int(), TILE, MASK_WORDS, align=16),
+        "order": table(Int32, cute.sym_int()),
+        "scale": Float32(0.0),
+        "scale_log2": Float32(0.0),
+        "ctas": Int32(0),
+        "stream": make_fake_stream(use_tvm_ffi_env_stream=True),
+    }
