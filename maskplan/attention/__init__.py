@@ -2,6 +2,7 @@
 
 from maskplan.attention.choice import BackendStatus
 from maskplan.attention.dispatch import attention, backends
-from maskplan.attention.verification import VerifyReport, verify
+from maskplan.attention.report import VerifyReport
+from maskplan.attention.verification import verify
 
 __all__ = ["BackendStatus", "VerifyReport", "attention", "backends", "verify"]

@@ -83,7 +83,7 @@ def status(backend: Backend, asked: Metadata) -> BackendStatus:
     return BackendStatus(name=backend.NAME, reason=reason)
 
 
-def named(name: str) -> Any:
+def named(name: object) -> Any:
     """The backend called `name`.
 
     Raises:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from maskplan.attention import direct, operators
-from maskplan.attention.call import AttentionCall, checked, plain_scale
+from maskplan.attention.arguments import check_cache, check_flag, plain_scale
+from maskplan.attention.call import AttentionCall, checked
 from maskplan.attention.choice import BACKENDS, BackendStatus, decide, metadata, named, status
 from maskplan.attention.dispatch_keys import in_transform
 from maskplan.attention.metadata import Metadata
@@ -121,6 +122,8 @@ def run(
     backend: str, backward: str, deterministic: bool, cache: PlanCache | None,
 ) -> tuple[str, Tensor, Tensor]:  # fmt: skip
     """`attention` as it comes: (backend, out [B, SQ, HQ, DV], lse in the computation's dtype)."""
+    check_flag("deterministic", deterministic)
+    check_cache(cache)
     q, k, v = _autocast(q, k, v)
     q, k, v, known = checked(
         q, k, v, plan, layout=layout, backward=backward, moves=cache is not None
@@ -128,6 +131,7 @@ def run(
     factor = plain_scale(scale, int(q.shape[3]))
     packed = operands(known)
     facts = _facts(q, k, v, known, packed.spec, layout, backward, deterministic)
+    _check_name(backend)
     name = decide(backend, *facts)
     chosen = named(name)
     if isinstance(known, Plan) and (cache is not None or "plan" not in chosen.ENGINES):
@@ -162,6 +166,7 @@ def backends(
 
     Arguments and errors as in `attention`.
     """
+    check_flag("deterministic", deterministic)
     q, k, v = _autocast(q, k, v)
     q, k, v, known = checked(q, k, v, plan, layout=layout, backward=backward)
     facts = _facts(q, k, v, known, operands(known).spec, layout, backward, deterministic)
@@ -225,6 +230,12 @@ def _facts(
         spec, q.dtype, q.device, int(q.shape[2]), int(k.shape[2]), int(q.shape[3]),
         int(v.shape[3]), plan.heads, layout, backward, deterministic, grad,
     )  # fmt: skip
+
+
+def _check_name(backend: object) -> None:
+    """Refuse what is no text, which may not be hashable, before answers are looked up by it."""
+    if not isinstance(backend, str):
+        named(backend)
 
 
 def asked_of(

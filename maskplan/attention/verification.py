@@ -6,80 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskplan.attention.arguments import check_plan_type
 from maskplan.attention.budget import Comparison, compare
-from maskplan.attention.call import AttentionCall, check_plan_type, make_call
+from maskplan.attention.call import AttentionCall
 from maskplan.attention.choice import named, status
 from maskplan.attention.dispatch import asked_of, run
+from maskplan.attention.noise import noise_call, places
 from maskplan.attention.oracle import key_side, query_side
-from maskplan.errors import MaskplanError, sentence
+from maskplan.attention.report import VerifyReport
+from maskplan.device.place import placed
+from maskplan.errors import PlanTypeError, sentence
+from maskplan.geometry import integer
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.plan_cache import PlanCache
 from maskplan.plan import Plan
-
-_SHOWN = 5  # faults printed per tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReport:
-    """What `verify` found.
-
-    Attributes:
-        backend: the one judged.
-        dtype: of its inputs.
-        subject: the plan, in words.
-        sampled: whether only some queries and keys were compared.
-        comparisons: out, lse, dq, dk and dv; out and lse alone where there is no backward.
-        no_backward: why there is none, if so.
-    """
-
-    backend: str
-    dtype: torch.dtype
-    subject: str
-    sampled: bool
-    comparisons: tuple[Comparison, ...]
-    no_backward: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether every block of every tensor kept its error budget."""
-        return all(comparison.ok for comparison in self.comparisons)
-
-    def raise_if_failed(self) -> None:
-        """Do nothing, or say what is wrong.
-
-        Raises:
-            MaskplanError: if a block is beyond its error budget, with the worst one.
-        """
-        if self.ok:
-            return
-        bad = max((c for c in self.comparisons if not c.ok), key=lambda c: c.worst)
-        raise MaskplanError(
-            sentence(
-                what=f"{bad.name} of backend {self.backend} is wrong",
-                where=f"batch {bad.faults[0].batch}, head {bad.faults[0].head}, "
-                f"block {bad.faults[0].block}",
-                got=f"an error of {bad.faults[0].error:.2e}",
-                wanted=f"at most {bad.faults[0].budget:.2e}",
-                remedy="do not use the backend for this plan, and report it with the plan",
-            )
-        )
-
-    def __str__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        lines = [
-            f"{self.backend} against float64, {dtype}, {self.subject}",
-            "tensor  blocks  worst error / budget",
-        ]
-        for c in self.comparisons:
-            lines.append(f"{c.name:<6}  {c.blocks:>6}  {c.worst:.3f}{'' if c.ok else '  WRONG'}")
-            lines += [f"        {fault}" for fault in c.faults[:_SHOWN]]
-            if len(c.faults) > _SHOWN:
-                lines.append(f"        and {len(c.faults) - _SHOWN} more")
-        if self.no_backward is not None:
-            lines.append(f"forward alone: {self.no_backward}")
-        some = "sampled queries and keys" if self.sampled else "every query and key"
-        lines.append(f"{'right' if self.ok else 'WRONG'} on {some}")
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -130,22 +70,27 @@ def verify(
         kv_heads: HK; None for HQ.
         dtype: of q, k and v; None for float32, or bfloat16 for a backend without it.
         backward: as in `attention`.
-        samples: tokens compared per (batch, head), of queries and of keys, the first and last
-            among them; longer sequences are sampled. The gradients of sampled keys are computed
-            from the backend's own out and lse, which the queries have checked.
+        samples: tokens compared per (batch, head), at least 2, of queries and of keys, the first
+            and last among them; longer sequences are sampled. The gradients of sampled keys are
+            computed from the backend's own out and lse, which the queries have checked.
         seed: of the noise and of the samples.
 
     Raises:
         MaskplanError: as `attention` does; a wrong result is no error here but in the report.
+        PlanTypeError: if a number is no integer, or `dtype` no floating dtype of torch.
+        PlanError: if a number is out of range, or there is no such device here.
     """
-    dims = (head_dim, head_dim_v or head_dim)
     known = check_plan_type(plan)
-    dtype = _usual_dtype(backend) if dtype is None else dtype
-    call, dout, dlse = _inputs(known, dims, (heads, kv_heads), dtype, backward, seed)
-    place = known.device if device is None else torch.device(device)
+    place = known.device if device is None else placed(device)
+    head_dim = integer(head_dim, "head_dim", low=1)
+    head_dim_v = head_dim if head_dim_v is None else integer(head_dim_v, "head_dim_v", low=1)
+    samples, seed = integer(samples, "samples", low=2), integer(seed, "seed")
+    dtype = _usual_dtype(backend) if dtype is None else _float_type(dtype)
+    dims = (head_dim, head_dim_v)
+    call, dout, dlse = noise_call(known, dims, (heads, kv_heads), dtype, backward, seed)
     name, forward_alone, out, lse, dq, dk, dv = _found(call, known, place, backend, dout, dlse)
-    rows = _places(call.plan.seqlen_q, samples, seed)
-    keys = _places(call.plan.seqlen_k, samples, seed + 1)
+    rows = places(call.plan.seqlen_q, samples, seed)
+    keys = places(call.plan.seqlen_k, samples, seed + 1)
     found = Results(
         out=out[:, rows],
         lse=lse.to(torch.float32).transpose(1, 2)[:, rows, :, None],
@@ -295,49 +240,25 @@ def _forward_alone(
     return status(chosen, asked).reason if alone.usable else None
 
 
+def _float_type(dtype: object) -> torch.dtype:
+    if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+        return dtype
+    raise PlanTypeError(
+        sentence(
+            what="argument is no floating dtype",
+            where="dtype",
+            got=repr(dtype),
+            wanted="a torch.dtype of floating point",
+            remedy="pass torch.float32 or torch.bfloat16, say",
+        )
+    )
+
+
 def _usual_dtype(backend: str) -> torch.dtype:
     """float32, or bfloat16 for a backend that says that it does not take it."""
     known: Any = None if backend == "auto" else named(backend)
     taken = getattr(known, "DTYPES", (torch.float32,))
     return torch.float32 if torch.float32 in taken else torch.bfloat16
-
-
-def _inputs(
-    plan: Plan | LoweredPlan,
-    dims: tuple[int, int],
-    heads: tuple[int | None, int | None],
-    dtype: torch.dtype,
-    backward: str,
-    seed: int,
-) -> tuple[AttentionCall, Tensor, Tensor]:
-    """(call, dout, dlse) of noise that fits the plan, all on the CPU."""
-    plan = (plan.plan if isinstance(plan, LoweredPlan) else plan).cpu()
-    query_heads = heads[0] or plan.heads
-    kv_heads = heads[1] or query_heads
-    noise = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=noise, device="cpu").to(dtype)
-
-    q = draw(plan.batch, plan.seqlen_q, query_heads, dims[0])
-    k = draw(plan.batch, plan.seqlen_k, kv_heads, dims[0])
-    v = draw(plan.batch, plan.seqlen_k, kv_heads, dims[1])
-    dout = draw(plan.batch, plan.seqlen_q, query_heads, dims[1])
-    dlse = draw(plan.batch, query_heads, plan.seqlen_q).float()
-    call = make_call(
-        q, k, v, plan, scale=None, layout="bshd", backward=backward, deterministic=False
-    )
-    return call, dout, dlse
-
-
-def _places(length: int, samples: int, seed: int) -> Tensor:
-    """All of [0, length), or `samples` of it in order, the first and the last among them."""
-    if length <= samples:
-        return torch.arange(length, device="cpu")
-    noise = torch.Generator().manual_seed(seed)
-    inner = 1 + torch.randperm(length - 2, generator=noise, device="cpu")[: max(samples - 2, 0)]
-    ends = torch.tensor([0, length - 1], device="cpu")
-    return torch.cat([ends, inner]).sort().values
 
 
 def _usual(tensor: Tensor) -> float:
