@@ -1,6 +1,7 @@
 """Does attention with a plan give what dense attention with the plan's mask gives?
 
-Grouped-query attention, 8 query heads on 2 KV heads, a causal window; output and gradients.
+Grouped-query attention, 8 query heads on 2 KV heads, a causal window; output and gradients. The
+backend is "auto": the first of fa4, sm100, flex, cpu, reference that supports the call.
 """
 
 import torch
@@ -17,6 +18,9 @@ def main() -> None:
 
     shapes = [(1, TOKENS, heads, CHANNELS) for heads in (HEADS, KV_HEADS, KV_HEADS)]
     inputs = [torch.randn(shape, generator=generator, requires_grad=True) for shape in shapes]
+    print("\nbackends, in the order in which auto asks them:")
+    for backend in mp.backends(*inputs, plan):
+        print(f"  {backend}")
     out = mp.attention(*inputs, plan)
     gradients = torch.autograd.grad(out.sum(), inputs)
 

@@ -1,11 +1,15 @@
 """Arguments of the wrong type: one sentence, whatever was given."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import maskplan as mp
 from maskplan.attention import attention, backends, verify
+from maskplan.attention.choice import BACKENDS, ONLY_BY_NAME
 from tests.attention.problems import problem
 
 CALL = problem(torch.ones(1, 1, 12, 10, dtype=torch.bool).tril(), (4, 4), heads=2)
@@ -75,3 +79,14 @@ def test_options_of_verify(options, error, message):
 def test_a_direction_that_forward_lists_have_not(direction, target):
     with pytest.raises(mp.PlanError, match="direction not available in block_sparse_tensors"):
         CALL.plan.block_sparse_tensors(target, direction=direction)
+
+
+def test_the_order_of_auto_is_documented():
+    order = [backend.NAME for backend in BACKENDS if backend.NAME not in ONLY_BY_NAME]
+    root = Path(__file__).parents[2]
+
+    for name in ("README.md", "examples/attention_with_plan.py"):
+        text = (root / name).read_text(encoding="utf-8").replace("`", "")
+        assert f"the first of {', '.join(order)} that supports the call" in text, name
+    found = [text for text in re.findall(r'"([\w-]+)"', attention.__doc__) if text in order]
+    assert found[: len(order)] == order
