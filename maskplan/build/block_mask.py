@@ -7,8 +7,8 @@ from torch import Tensor
 from maskplan.build.assembly import assemble
 from maskplan.build.host import bool_tensor
 from maskplan.build.pattern_axes import distinct, with_heads_axes
+from maskplan.device.block_mask import mask_plan
 from maskplan.device.move import on_gpu
-from maskplan.device.topk import mask_plan
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan

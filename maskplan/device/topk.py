@@ -5,14 +5,12 @@ atomic operations in shared memory. There a list's bits (16 KiB for 131,072 keys
 without touching device memory; Triton puts them together in L2, and is what runs elsewhere.
 """
 
-import ctypes
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from maskplan.device.list_reader import FoundBits, GivenLists, reader
 from maskplan.device.lists import (
     check_room,
     counted,
@@ -21,14 +19,12 @@ from maskplan.device.lists import (
     power_of_two,
     words_of,
 )
-from maskplan.device.nvrtc import CudaKernel, available, shared_memory
+from maskplan.device.nvrtc import available
 from maskplan.device.status import new_status
 from maskplan.geometry import WORD_BITS, Geometry
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 
-_SOURCE = Path(__file__).with_name("read_lists.cu")
-_MOST_SHARED = 200 << 10  # two CTAs of most lists fit an SM; enough for 1.6M keys in one pass
 _MOST_WORDS = 256  # a KV block's; larger ones are for tests
 _RUNS = 32  # of 32 lanes, that a Triton program reads
 
@@ -242,9 +238,9 @@ class TopkLists:
             bk, words, blocks = WORD_BITS, 1, words_of(blocks)
         device = indices.device.index
         assert device is not None
-        kernel, room = _kernel(indices.dtype == torch.int64, bk, words, out is not None, device)
+        kernel, room = reader(indices.dtype == torch.int64, bk, words, out is not None, device)
         a_pass = min(blocks, max(room // (words * 4) // WORD_BITS, 1) * WORD_BITS)
-        given = _Lists(
+        given = GivenLists(
             indices=indices.data_ptr(),
             strides=indices.stride(),
             lengths=0 if self.lengths is None else self.lengths.data_ptr(),
@@ -264,7 +260,7 @@ class TopkLists:
             whole=self.whole,
         )
         listed, full, counts = (0, 0, 0) if out is None else (part.data_ptr() for part in out)
-        found = _Found(0 if bits is None else bits.data_ptr(), listed, full, counts,
+        found = FoundBits(0 if bits is None else bits.data_ptr(), listed, full, counts,
                        status.data_ptr())  # fmt: skip
         threads = 1024 if topk >= 8192 else 512 if topk >= 2048 else 256
         shared = -(-a_pass * words // 4) * 16
@@ -280,92 +276,3 @@ class _Bits:
     full: Tensor
     counts: Tensor
     tiles: Tensor | None
-
-
-class _Lists(ctypes.Structure):
-    _fields_ = [
-        ("indices", ctypes.c_void_p),
-        ("strides", ctypes.c_longlong * 4),
-        ("lengths", ctypes.c_void_p),
-        ("length_strides", ctypes.c_longlong * 3),
-        ("heads", ctypes.c_int),
-        ("lists", ctypes.c_int),
-        ("topk", ctypes.c_int),
-        ("limit", ctypes.c_int),
-        ("keys", ctypes.c_int),
-        ("batch_origin", ctypes.c_longlong),
-        ("blocks", ctypes.c_int),
-        ("blocks_a_pass", ctypes.c_int),
-        ("lists_a_line", ctypes.c_int),
-        ("lines", ctypes.c_int),
-        ("queries", ctypes.c_int),
-        ("tile_rows", ctypes.c_int),
-        ("whole", ctypes.c_int),
-    ]
-
-
-class _Found(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("bits", "listed", "full", "counts", "status")]
-
-
-@cache
-def _kernel(
-    is_long: bool, bk: int, words: int, classify: bool, device: int
-) -> tuple[CudaKernel, int]:
-    """(the compiled kernel, bytes of shared memory for its bits)."""
-    room = min(_MOST_SHARED, shared_memory(device) - 1024)
-    defines = (
-        f"INDEX={'long' if is_long else 'int'}",
-        f"BLOCK={bk}",
-        f"WORDS={words}",
-        f"CLASSIFY={int(classify)}",
-    )
-    return CudaKernel(_SOURCE, "read_lists", defines, device, room + 16), room
-
-
-def mask_plan(
-    mask: Tensor,
-    geometry: Geometry,
-    pattern_id: Tensor,
-    provenance: Provenance,
-    capacity: int | None,
-) -> Plan:
-    """The device plan of a block mask.
-
-    Args:
-        mask: bool [b, h, M, N], any strides.
-        geometry: lengths and block size.
-        pattern_id: int32 [batch, heads].
-        provenance: how it was made.
-        capacity: room for blocks, or None for as many as there can be.
-    """
-    from maskplan.device.topk_triton import mask_kernel
-
-    device = mask.device
-    with on_device(mask):
-        heads, rows, cols = mask.shape[1:]
-        lines = mask.shape[0] * heads * rows
-        if not rows:  # no rows tell patterns apart
-            pattern_id = torch.zeros_like(pattern_id)
-        room = check_room(lines * cols if capacity is None else capacity, "from_block_mask")
-        status = new_status(device)
-        listed = torch.empty(lines, words_of(cols), dtype=torch.int32, device=device)
-        counts = torch.empty(lines, dtype=torch.int32, device=device)
-        block = power_of_two(words_of(cols), 1, 32)
-        mask_kernel[(lines,)](
-            mask.view(torch.uint8), *mask.stride(), listed, counts, heads, rows, cols,
-            words_of(cols), BLOCK_W=block,
-        )  # fmt: skip
-        row_ptr, col, _ = listing(listed, None, counts, cols, room, status, tiles=0)
-        return Plan(
-            geometry=geometry,
-            pattern_id=pattern_id,
-            row_ptr=row_ptr,
-            col=col,
-            tile_id=None,
-            tiles=torch.empty(
-                0, geometry.block_size[0], geometry.axes.words, dtype=torch.int32, device=device
-            ),
-            provenance=provenance,
-            status=status,
-        )

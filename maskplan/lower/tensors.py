@@ -137,7 +137,7 @@ def _tensors(
     slots = _width(plan, width)
     block_size = (plan.block_size[0] * rows_per_token, plan.block_size[1])
     if plan.status is not None:
-        from maskplan.device.lists import padded
+        from maskplan.device.padded import padded
 
         assert slots is not None
         lists = padded(plan, slots, spt=spt)
