@@ -313,24 +313,27 @@ class Backward:
         arrive_warp_tmem(p_full)
 
         wait_tmem(dp_full, phase)
-        gradient = cute.make_rmem_tensor(shape, Float32)
-        cute.copy(load, load.partition_S(dp), gradient)
-        cute.arch.fence_view_async_tmem_load()
-        for i in cutlass.range_constexpr(HALF // 4):
-            four = cute.make_rmem_tensor(4, Float32)
-            cute.autovec_copy(deltas[None, half * (HALF // 4) + i], four)
-            for j in cutlass.range_constexpr(4 * i, 4 * i + 4, 2):
-                pair = cute.arch.sub_packed_f32x2(
-                    (gradient[j], gradient[j + 1]), (four[j - 4 * i], four[j - 4 * i + 1])
-                )
-                gradient[j], gradient[j + 1] = cute.arch.mul_packed_f32x2(
-                    (scores[j], scores[j + 1]), pair
-                )
-        narrow = cute.make_rmem_tensor(HALF, self.dtype)
-        narrow.store(
-            cute.make_tensor(gradient.iterator, cute.make_layout(HALF)).load().to(self.dtype)
-        )
-        cute.autovec_copy(narrow, ds)
+        source = load.partition_S(dp)
+        lines = cute.logical_divide(ds, cute.make_layout(CHUNK))
+        for c in cutlass.range_constexpr(HALF // CHUNK):  # few registers hold dP at a time
+            gradient = cute.make_rmem_tensor(shape, Float32)[None, None, c]
+            cute.copy(load, source[None, None, c], gradient)
+            cute.arch.fence_view_async_tmem_load()
+            values = cute.make_tensor(gradient.iterator, cute.make_layout(CHUNK))
+            for i in cutlass.range_constexpr(CHUNK // 4):
+                four = cute.make_rmem_tensor(4, Float32)
+                cute.autovec_copy(deltas[None, half * (HALF // 4) + c * (CHUNK // 4) + i], four)
+                for j in cutlass.range_constexpr(0, 4, 2):
+                    at, p_at = 4 * i + j, c * CHUNK + 4 * i + j
+                    pair = cute.arch.sub_packed_f32x2(
+                        (values[at], values[at + 1]), (four[j], four[j + 1])
+                    )
+                    values[at], values[at + 1] = cute.arch.mul_packed_f32x2(
+                        (scores[p_at], scores[p_at + 1]), pair
+                    )
+            narrow = cute.make_rmem_tensor(CHUNK, self.dtype)
+            narrow.store(values.load().to(self.dtype))
+            cute.autovec_copy(narrow, lines[None, c])
         cute.arch.fence_view_async_shared()
         arrive_warp_tmem(ds_full)
 

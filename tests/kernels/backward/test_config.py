@@ -1,0 +1,88 @@
+"""A configuration refuses what no kernel is written for, and every field is in the compile key."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from kernels_sm100.backward_config import BackwardConfig
+from kernels_sm100.errors import ConfigError
+from kernels_sm100.launch import compile_key
+
+CHANGES = {
+    "direction": {"direction": "loop_k", "deterministic": False},
+    "dtype": {"dtype": "float16"},
+    "head_dim": {"head_dim": 64},
+    "group": {"group": 2},
+    "parts": {"parts": 2},
+    "deterministic": {"deterministic": False},
+    "spt": {"spt": True},
+}
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(BackwardConfig)])
+def test_every_field_changes_the_compile_key(field):
+    pytest.importorskip("cutlass", reason="a key holds the version of CuTe DSL (extra sm100)")
+    base = BackwardConfig(deterministic=True)
+    changed = replace(base, **CHANGES[field])
+
+    assert getattr(changed, field) != getattr(base, field)
+    assert compile_key(changed) != compile_key(base)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            {"direction": "both"},
+            (
+                "direction not available in BackwardConfig: got 'both', wanted one of loop_q, "
+                "loop_k; name the loop that is inside."
+            ),
+        ),
+        (
+            {"dtype": "float32"},
+            (
+                "dtype not available in BackwardConfig: got 'float32', wanted one of bfloat16, "
+                "float16; cast q, k, v."
+            ),
+        ),
+        (
+            {"head_dim": 96},
+            (
+                "head_dim not available in BackwardConfig: got 96, wanted 64 or 128; pad the "
+                "heads with zeros."
+            ),
+        ),
+        (
+            {"group": 0},
+            ("group not available in BackwardConfig: got 0, wanted at least 1; count query heads."),
+        ),
+        (
+            {"direction": "loop_k", "deterministic": True},
+            (
+                "deterministic dK and dV not available in BackwardConfig: got "
+                "direction='loop_k', wanted direction='loop_q', which owns dK and dV; use LoopQ, "
+                "or do without deterministic=True."
+            ),
+        ),
+        (
+            {"parts": 3},
+            (
+                "parts not available in BackwardConfig: got 3, wanted 1, 2 or 4 for loop_q, 1 for "
+                "loop_k; lower the plan for this configuration."
+            ),
+        ),
+        (
+            {"spt": True},
+            (
+                "spt without an order in BackwardConfig: got deterministic=False, wanted "
+                "deterministic=True; leave spt out."
+            ),
+        ),
+    ],
+)
+def test_what_is_not_available_is_refused(change, text):
+    with pytest.raises(ConfigError) as raised:
+        BackwardConfig(**change)
+
+    assert str(raised.value) == text

@@ -1,0 +1,62 @@
+"""What has to be the same bits, whatever the order in which warps run and copies complete."""
+
+import pytest
+import torch
+
+from kernels_sm100.backward_config import BackwardConfig
+from tests.kernels.backward.run import judge, problem
+from tests.kernels.forward import masks
+
+TURNS = BackwardConfig(head_dim=64, group=4, parts=4, deterministic=True)
+TURNS_DOWN = BackwardConfig(head_dim=64, deterministic=True, spt=True)
+ANY_ORDER = BackwardConfig(head_dim=64, dtype="float16", group=2, parts=2)
+LOOP_K = BackwardConfig(direction="loop_k", head_dim=64)
+SCHEDULES = [("round_robin", 0), ("lazy", 0), ("random", 0), ("random", 1)]
+
+
+def runs(kernel, given, ctas):
+    """Outcomes under every schedule, the first of them judged and checked for races."""
+    first = kernel.run(given, ctas=ctas)
+    judge(given, first)
+    return [
+        first,
+        *(
+            kernel.run(given, ctas=ctas, schedule=name, seed=seed, races=False)
+            for name, seed in SCHEDULES
+        ),
+    ]
+
+
+@pytest.mark.parametrize("config", [TURNS, TURNS_DOWN], ids=["ascending", "descending"])
+@pytest.mark.parametrize("ctas", [1, 3])
+def test_turns_fix_every_bit(backward_kernel, config, ctas):
+    given = problem(config, masks.blocks((1, 1, 200, 300), 0.8, seed=2))
+
+    found = runs(backward_kernel(config), given, ctas)
+
+    assert found[0].report.counts["unordered_bulk_adds"] == 0
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other.raw, found[0].raw, strict=True))
+
+
+def test_the_grid_does_not_change_turns(backward_kernel):
+    given = problem(TURNS_DOWN, masks.blocks((1, 1, 200, 500), 0.8), batch=2)
+    kernel = backward_kernel(TURNS_DOWN)
+
+    found = [kernel.run(given, ctas=ctas, races=False) for ctas in (1, 3, 8)]
+
+    for other in found[1:]:
+        assert torch.equal(other.raw[0], found[0].raw[0])
+
+
+@pytest.mark.parametrize("config", [ANY_ORDER, LOOP_K], ids=["loop_q", "loop_k"])
+def test_what_a_cta_owns_is_fixed_without_turns(backward_kernel, config):
+    given = problem(config, masks.blocks((1, 1, 300, 300), 0.8, seed=2))
+    owned = (1, 2) if config is ANY_ORDER else (0,)
+
+    found = runs(backward_kernel(config), given, 3)
+
+    # The detector sees that the other sums are in no order.
+    assert found[0].report.counts["unordered_bulk_adds"] > 0
+    for other in found[1:]:
+        assert all(torch.equal(other.raw[i], found[0].raw[i]) for i in owned)
