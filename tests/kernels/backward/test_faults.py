@@ -21,11 +21,15 @@ def forward_bits(kernel, given):
     walk = kernel.tables(given)
     for tile in walk.tiles:
         bits = np.unpackbits(tile.view(np.uint8), axis=1, bitorder="little")
-        tile[:] = np.packbits(bits.T, axis=1, bitorder="little").view(np.int32)
+        tile[:] = (
+            np.packbits(np.ascontiguousarray(bits.T), axis=1, bitorder="little")
+            .copy("C")
+            .view(np.int32)
+        )
     return {"walk": walk}
 
 
-def no_delta(kernel, given):
+def no_delta(_kernel, given):
     return {"delta": padded_rows(np.zeros_like(given.delta), 0.0)}
 
 
