@@ -30,6 +30,7 @@ from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.plan_cache import CacheStats, PlanCache
 from maskplan.lower.target import Target, target
 from maskplan.lower.tensors import BlockSparseTensors
+from maskplan.lower.token_tiles import TokenTiles
 from maskplan.pairs import amplification
 from maskplan.plan import Plan, TransposedPlan
 from maskplan.provenance import Provenance
@@ -54,6 +55,7 @@ __all__ = [
     "PlanTypeError",
     "Provenance",
     "Target",
+    "TokenTiles",
     "TransposedPlan",
     "UnsupportedError",
     "VerifyReport",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from maskplan.lower.lowered import LoweredPlan
     from maskplan.lower.target import Target
     from maskplan.lower.tensors import BlockSparseTensors
+    from maskplan.lower.token_tiles import TokenTiles
     from maskplan.stats import PlanStats
 
 FULL = -1  # `tile_id` of a block in which every in-range pair attends
@@ -403,6 +404,12 @@ class Plan(BlockLists):
         from maskplan.lower.tensors import forward_tensors
 
         return forward_tensors(self, target, **options)
+
+    def token_tiles(self, target: "Target", **options: Any) -> "TokenTiles":
+        """The tokens each Q tile gathers: options policy, tile_rows, kv_heads and max_coverage."""
+        from maskplan.lower.token_lists import of_plan
+
+        return of_plan(self, target, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
