@@ -58,6 +58,7 @@ from kernels_sm100.barriers import (
 )
 from kernels_sm100.config import MASK_WORDS, TILE_K, TILE_Q, TMEM_COLUMNS, ForwardConfig
 from kernels_sm100.mask import apply, keep_words
+from kernels_sm100.mma import gemm
 from kernels_sm100.output import rescale, write_rows
 from kernels_sm100.softmax import (
     exponentials,
@@ -527,27 +528,6 @@ class Forward:
         )
 
     @cute.jit
-    def gemm(
-        self,
-        mma: cute.TiledMma,
-        acc: cute.Tensor,
-        a: cute.Tensor,
-        b: cute.Tensor,
-        accumulate: Any,
-        first: cutlass.Constexpr[int] = 0,
-        last: cutlass.Constexpr[int | None] = None,
-    ) -> None:
-        """Acc = a b, or += where `accumulate`: one MMA per 16 of the inner dimension.
-
-        `first` and `last` cut out a range of those.
-        """
-        atom = cute.make_mma_atom(mma.op)
-        steps = range(cute.size(a.shape[2]))[first:last]
-        for i in cutlass.range_constexpr(steps.start, steps.stop):
-            atom.set(tcgen05.Field.ACCUMULATE, True if const_expr(i > first) else accumulate)
-            cute.gemm(atom, acc, a[None, None, i], b[None, None, i], acc)
-
-    @cute.jit
     def mma(
         self,
         mma_qk: cute.TiledMma,
@@ -598,9 +578,9 @@ class Forward:
                     if has(before, h):
                         p_v = (mma_pv, acc_o[h], frag_p[h], frag_v[None, None, None, v_slot])
                         wait_tmem(barriers.p_full + h, bit(p_phase, h))
-                        self.gemm(*p_v, has(seen, h), last=P_EARLY // MMA_K)
+                        gemm(*p_v, has(seen, h), last=P_EARLY // MMA_K)
                         wait_tmem(barriers.p_rest + h, bit(p_phase, h))
-                        self.gemm(*p_v, True, first=P_EARLY // MMA_K)
+                        gemm(*p_v, True, first=P_EARLY // MMA_K)
                         p_phase ^= 1 << h
                         seen |= 1 << h
                     if e == item.count and has(seen, h):
@@ -614,7 +594,7 @@ class Forward:
                         if const_expr(h == 0):
                             cute.arch.mbarrier_wait(barriers.kv_full + slot, phase)
                         if has(now, h):
-                            self.gemm(
+                            gemm(
                                 mma_qk,
                                 acc_s[h],
                                 frag_q[None, None, None, h],

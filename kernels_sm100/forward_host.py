@@ -21,7 +21,7 @@ _RANKS = {"pattern_id": 2, "row_ptr": 1, "col": 1, "tile_id": 2, "tiles": 3, "or
 _HERE = Path(__file__).parent
 FORWARD_SOURCES = tuple(
     _HERE / f"{name}.py"
-    for name in ("barriers", "config", "forward", "mask", "output", "softmax", "walk")
+    for name in ("barriers", "config", "forward", "mask", "mma", "output", "softmax", "walk")
 )
 
 
