@@ -37,10 +37,25 @@ class Case:
     causal: bool = False
     sms: int = 148  # CTAs of the persistent forward, at most
 
+    @property
+    def kv_heads(self) -> int:
+        return self.heads
+
     def __str__(self) -> str:
         kind = "sparse" if self.sparse else "causal" if self.causal else "dense"
         few = f"-sms{self.sms}" if self.sms != 148 else ""
         return f"{self.direction}-{kind}-s{self.seqlen}-d{self.head_dim}-h{self.heads}{few}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedCase(Case):
+    """With groups of query heads, whose dK and dV are added to float32 sums in global memory."""
+
+    group: int = 1
+
+    @property
+    def kv_heads(self) -> int:
+        return self.heads // self.group
 
 
 def interface():
@@ -124,9 +139,9 @@ def _trace(case: Case) -> None:
     forward = case.direction == "forward"
     outer, inner = (rows, columns) if forward else (columns, rows)
     with FakeTensorMode():
-        shape = (1, case.seqlen, case.heads, case.head_dim)
         q, k, v, out, grad = (
-            torch.empty(shape, dtype=torch.bfloat16, device="cuda") for _ in range(5)
+            torch.empty((1, case.seqlen, heads, case.head_dim), dtype=torch.bfloat16, device="cuda")
+            for heads in (case.heads, case.kv_heads, case.kv_heads, case.heads, case.heads)
         )
         lists = None
         if case.sparse:
