@@ -22,7 +22,8 @@ NOTE [Tensor memory]: every range, who writes it, who reads it, and what its nex
     128-      dV     dV(t)        sums         dv_empty, before every dV(t+1)
     256-383   dP     dP(t)        compute      dK(t) over it: ds_full says that all have read dP
               dK     dK(t)        sums         dk_empty, before dP(t+1)
-    384-      dQ     dQ(t)        warps 4-11   dq_empty, at an item's first dQ
+    384-      dQ     dQ(t)        compute      ds_full of an item's first step: each warp has
+                                               stored dQ of the item before
 
 With D = 64, dK has columns 192-255 of its own, and dk_empty is waited for before dK(t+1). dS is in
 shared memory, not over dP, so that dK may be.
@@ -38,7 +39,7 @@ NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" b
                                                step says that dQ and dK are done
     dv_full, dv_empty    MMA -> sums
     dk_full, dk_empty    MMA -> sums
-    dq_full, dq_empty    MMA -> warps 4-11
+    dq_full              MMA -> compute        dQ of an item; "empty" is the next ds_full
 """
 
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ from kernels_sm100.backward import (
     Shared,
 )
 from kernels_sm100.backward_config import TILE, BackwardConfig
-from kernels_sm100.barriers import arrive_warp_tmem, commit, init_all, next_slot, wait_tmem
+from kernels_sm100.barriers import commit, init_all, next_slot, wait_tmem
 from kernels_sm100.bulk import load_bulk
 from kernels_sm100.config import MASK_WORDS, TMEM_COLUMNS
 from kernels_sm100.mask import keep_half
@@ -102,7 +103,6 @@ class Barriers(NamedTuple):
     dk_full: cute.Pointer
     dk_empty: cute.Pointer
     dq_full: cute.Pointer
-    dq_empty: cute.Pointer
 
 
 class LoopK(Backward):
@@ -200,7 +200,6 @@ class LoopK(Backward):
             dk_full: cute.struct.MemRange[Int64, 1]
             dk_empty: cute.struct.MemRange[Int64, 1]
             dq_full: cute.struct.MemRange[Int64, 1]
-            dq_empty: cute.struct.MemRange[Int64, 1]
             tmem: Int32
             bias: cute.struct.Align[cute.struct.MemRange[Float32, TILE], 128]
             delta: cute.struct.Align[cute.struct.MemRange[Float32, TILE], 128]
@@ -297,7 +296,7 @@ class LoopK(Backward):
             init_all(getattr(barriers, name), K_STAGES, 1)
         for name in ("v_full", "v_empty"):
             init_all(getattr(barriers, name), self.stages, 1)
-        for name in ("p_full", "ds_full", "dq_empty"):
+        for name in ("p_full", "ds_full"):
             init_all(getattr(barriers, name), 1, COMPUTE_WARPS)
         for name in ("dv_empty", "dk_empty"):
             init_all(getattr(barriers, name), 1, GROUP_WARPS)
@@ -424,7 +423,6 @@ class LoopK(Backward):
 
         slot, phase, v_slot, v_phase = Int32(0), Int32(0), Int32(0), Int32(0)
         q_phase, step_phase, dk_phase, dv_phase = Int32(0), Int32(0), Int32(1), Int32(1)
-        dq_phase = Int32(1)
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = work_item(walk, index)
@@ -439,8 +437,6 @@ class LoopK(Backward):
                     commit(barriers.s_full)
                     if steps > 0:
                         wait_tmem(barriers.ds_full, step_phase ^ 1)
-                        if steps == 1:
-                            wait_tmem(barriers.dq_empty, dq_phase)
                         b = frag_k_t[None, None, None, before]
                         gemm(mma.dq, acc_dq, frag_ds, b, steps > 1)
                         commit(barriers.k_empty + before)
@@ -469,8 +465,6 @@ class LoopK(Backward):
                     steps += 1
             if steps > 0:
                 wait_tmem(barriers.ds_full, step_phase ^ 1)
-                if steps == 1:
-                    wait_tmem(barriers.dq_empty, dq_phase)
                 gemm(mma.dq, acc_dq, frag_ds, frag_k_t[None, None, None, before], steps > 1)
                 commit(barriers.k_empty + before)
                 commit(barriers.dq_full)
@@ -480,7 +474,6 @@ class LoopK(Backward):
                 gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False)
                 commit(barriers.dk_full)
                 commit(barriers.q_empty)
-                dq_phase ^= 1
             index += cute.arch.grid_dim()[0]
 
     @cute.jit
@@ -516,7 +509,8 @@ class LoopK(Backward):
                     words = keep_half(walk, tile, thread, half)
                     if thread >= keys_left:
                         words.fill(0)
-                    cute.arch.mbarrier_wait(barriers.q_full, item_phase)
+                    if steps == 0:  # S says so too, but not what copies wrote for this proxy
+                        cute.arch.mbarrier_wait(barriers.q_full, item_phase)
                     self.step(
                         tmem,
                         lanes,
@@ -546,7 +540,6 @@ class LoopK(Backward):
                 acc, target[None, half], thread, row < dq.shape[0], steps > 0, scale, width
             )
             if steps > 0:
-                arrive_warp_tmem(barriers.dq_empty)
                 item_phase ^= 1
             index += cute.arch.grid_dim()[0]
 
