@@ -453,34 +453,34 @@ class LoopQ(Backward):
                                 cute.arch.mbarrier_wait(barriers.kv_full, kv_phase)
                                 kv_phase ^= 1
                             cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
-                            gemm(mma.pair, acc_s, frag_k, frag_q[None, None, None, slot], False)
+                            q = frag_q[None, None, None, slot]
+                            gemm(mma.pair, acc_s, frag_k, q, False, bit=step_phase)
                             commit(barriers.s_full)
                             if steps > 0:
                                 wait_tmem(barriers.ds_full, step_phase ^ 1)
                                 if steps == 1:
                                     wait_tmem(barriers.dk_empty, empty_phase)
-                                b = frag_q_t[None, None, None, before]
-                                gemm(mma.dk, acc_dk, frag_ds_t, b, steps > 1)
+                                q_t = frag_q_t[None, None, None, before]
+                                gemm(mma.dk, acc_dk, frag_ds_t, q_t, steps > 1, bit=step_phase)
                                 commit(barriers.q_empty + before)
                                 if const_expr(not self.shares_dp):
                                     wait_tmem(barriers.dq_empty, dq_phase)
                                     dq_phase ^= 1
-                                gemm(mma.dq, acc_dq, frag_ds, frag_k_t, False)
+                                gemm(mma.dq, acc_dq, frag_ds, frag_k_t, False, bit=step_phase)
                                 commit(barriers.dq_full)
                             cute.arch.mbarrier_wait(barriers.do_full + do_slot, do_phase)
                             if const_expr(self.shares_dp):
                                 wait_tmem(barriers.dq_empty, dq_phase)
                                 dq_phase ^= 1
-                            gemm(
-                                mma.pair, acc_dp, frag_v, frag_do[None, None, None, do_slot], False
-                            )
+                            do = frag_do[None, None, None, do_slot]
+                            gemm(mma.pair, acc_dp, frag_v, do, False, bit=step_phase)
                             commit(barriers.dp_full)
                             wait_tmem(barriers.p_full, step_phase)
                             if steps == 0:
                                 wait_tmem(barriers.dv_empty, empty_phase)
-                            b = frag_do_t[None, None, None, do_slot]
-                            gemm(mma.dv, acc_dv, frag_p[0], b, steps > 0, last=half_steps)
-                            gemm(mma.dv, acc_dv, frag_p[1], b, True, first=half_steps)
+                            do_t, dv = frag_do_t[None, None, None, do_slot], (mma.dv, acc_dv)
+                            gemm(*dv, frag_p[0], do_t, steps > 0, last=half_steps, bit=step_phase)
+                            gemm(*dv, frag_p[1], do_t, True, first=half_steps, bit=step_phase)
                             commit(barriers.do_empty + do_slot)
                             before = slot
                             slot, phase = next_slot(slot, phase, Q_STAGES)
@@ -492,13 +492,14 @@ class LoopQ(Backward):
                 wait_tmem(barriers.ds_full, step_phase ^ 1)
                 if steps == 1:
                     wait_tmem(barriers.dk_empty, empty_phase)
-                gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t[None, None, None, before], steps > 1)
+                q_t = frag_q_t[None, None, None, before]
+                gemm(mma.dk, acc_dk, frag_ds_t, q_t, steps > 1, bit=step_phase)
                 commit(barriers.q_empty + before)
                 commit(barriers.dk_full)
                 if const_expr(not self.shares_dp):
                     wait_tmem(barriers.dq_empty, dq_phase)
                     dq_phase ^= 1
-                gemm(mma.dq, acc_dq, frag_ds, frag_k_t, False)
+                gemm(mma.dq, acc_dq, frag_ds, frag_k_t, False, bit=step_phase)
                 commit(barriers.dq_full)
                 commit(barriers.kv_empty)
                 empty_phase ^= 1
