@@ -6,7 +6,7 @@ Nothing is read but the numbers, so a plan costs what it takes to write.
 import triton
 import triton.language as tl
 
-from maskplan.device.lists_triton import popcount
+from maskplan.device.bits_triton import popcount
 
 
 @triton.jit

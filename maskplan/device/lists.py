@@ -1,4 +1,4 @@
-"""Block lists on a device: what the kernels of `lists_triton` do, on tensors.
+"""Block lists on a device: what the kernels of `bits_triton` and `lists_triton` do, on tensors.
 
 Nothing here waits for the device, and every size follows from shapes.
 """
@@ -18,6 +18,9 @@ from maskplan.plan import BlockLists, Plan, TransposedPlan
 KindT = TypeVar("KindT", Plan, TransposedPlan)
 
 _SCAN, _FILL = 2048, 1024
+_WORDS_A_WARP = 128  # whose blocks a warp looks up at once
+_BANDS = 4  # squares of bits that a warp turns
+_BLOCK_W, _EMIT_WARPS = 32, 2  # words whose bits become a list at once
 _FEW_LINES = 4096  # up to which a program adds up the counts before its own, to save a launch
 
 
@@ -91,7 +94,7 @@ class Ranks:
 
 def ranks(plan: BlockLists, *, full: bool = False) -> Ranks:
     """The ranks of a device plan."""
-    from maskplan.device.lists_triton import ranks_kernel
+    from maskplan.device.bits_triton import ranks_kernel
 
     words = words_of(plan.axes.cols)
     lines = len(plan.row_ptr) - 1
@@ -100,31 +103,33 @@ def ranks(plan: BlockLists, *, full: bool = False) -> Ranks:
     if full:
         whole = listed if plan.tile_id is None else torch.empty_like(listed)
     block = power_of_two(words, 16, 128)
+    many = max(_WORDS_A_WARP // block, 1)
     some = plan.col if plan.tile_id is None else plan.tile_id
     with_full = full and plan.tile_id is not None
     with on_device(listed):
-        ranks_kernel[(lines, -(-words // block))](
-            plan.row_ptr, plan.col, some, listed, whole if with_full else listed, before, words,
-            max(plan.axes.cols, 1).bit_length(), FULL=with_full, BLOCK_W=block, num_warps=1,
+        ranks_kernel[(-(-lines // many), -(-words // block))](
+            plan.row_ptr, plan.col, some, listed, whole if with_full else listed, before, lines,
+            words, max(plan.axes.cols, 1).bit_length(), FULL=with_full, LINES=many, BLOCK_W=block,
+            num_warps=1,
         )  # fmt: skip
     return Ranks(listed=listed, before=before, full=whole)
 
 
 def turned_bits(listed: Tensor, patterns: int, rows: int, cols: int) -> Tensor:
     """Bits int32 [patterns * rows, words of cols] as int32 [patterns * cols, words of rows]."""
-    from maskplan.device.lists_triton import turn_kernel
+    from maskplan.device.bits_triton import turn_kernel
 
     words, turned_words = words_of(cols), words_of(rows)
     turned = torch.empty(patterns * cols, turned_words, dtype=torch.int32, device=listed.device)
-    bands = power_of_two(turned_words, 1, 4)
+    bands = power_of_two(turned_words, 1, _BANDS)
     grid = (patterns, words, -(-turned_words // bands))
-    turn_kernel[grid](listed, turned, rows, cols, words, turned_words, BANDS=bands, num_warps=bands)
+    turn_kernel[grid](listed, turned, rows, cols, words, turned_words, BANDS=bands, num_warps=1)
     return turned
 
 
 def counted(listed: Tensor) -> tuple[Tensor, Tensor]:
     """(blocks before each word within its line, blocks of each line) of bits, int32 both."""
-    from maskplan.device.lists_triton import prefix_kernel
+    from maskplan.device.bits_triton import prefix_kernel
 
     lines, words = listed.shape
     before = torch.empty_like(listed)
@@ -172,7 +177,8 @@ def listing(
     emit_kernel[(max(lines, 1),)](
         listed, listed if full is None else full, counts, row_ptr, col,
         col if tile_id is None else tile_id, lines, cols, words, capacity, status,
-        TILES=tiles, SCAN=scan, BLOCK=power_of_two(cols, 32, 1024), FILL=_FILL,
+        TILES=tiles, SCAN=scan, BLOCK_W=power_of_two(words, 1, _BLOCK_W), FILL=_FILL,
+        num_warps=_EMIT_WARPS,
     )  # fmt: skip
     return row_ptr, col, tile_id
 
@@ -184,7 +190,7 @@ def turned_tiles(plan: BlockLists) -> Tensor:
 
 
 def _turned_tiles(plan: BlockLists) -> Tensor:
-    from maskplan.device.lists_triton import turn_tiles_kernel
+    from maskplan.device.tiles_triton import turn_tiles_kernel
 
     axes = plan.axes.transposed
     count, height, words = plan.tiles.shape
@@ -238,9 +244,9 @@ def _transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
     words = turned.shape[1]
     turned_lists_kernel[(len(turned),)](
         turned, row_ptr, own.before, own.listed, col if plan.tile_id is None else plan.tile_id,
-        col, col if tile_id is None else tile_id, len(turned), rows, words, cols,
+        col, col if tile_id is None else tile_id, len(turned), words, rows, cols,
         own.listed.shape[1], capacity, TILES=tile_id is not None,
-        BLOCK=power_of_two(rows, 32, 1024), FILL=_FILL,
+        BLOCK_W=power_of_two(words, 1, _BLOCK_W), FILL=_FILL, num_warps=_EMIT_WARPS,
     )  # fmt: skip
     return kind(
         pattern_id=plan.pattern_id, row_ptr=row_ptr, col=col, tile_id=tile_id, status=status, **rest

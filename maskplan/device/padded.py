@@ -9,6 +9,8 @@ from maskplan.device.lists import counted, on_device, power_of_two, ranks, turne
 from maskplan.device.status import new_status
 from maskplan.plan import BlockLists
 
+_BLOCK, _WARPS = 1024, 2  # slots at once, and warps of a list: short chains of loads, many lists
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaddedLists:
@@ -36,7 +38,7 @@ def padded(plan: BlockLists, width: int, *, spt: bool | None = None) -> PaddedLi
 
 
 def _padded(plan: BlockLists, width: int, spt: bool | None) -> PaddedLists:
-    from maskplan.device.lists_triton import padded_kernel
+    from maskplan.device.padded_triton import padded_kernel
 
     rows = plan.axes.rows
     shape = (plan.batch, plan.heads, rows)
@@ -51,23 +53,21 @@ def _padded(plan: BlockLists, width: int, spt: bool | None) -> PaddedLists:
         turned = turned_bits(own, plan.num_patterns, rows, plan.axes.cols)
         before, lengths = counted(turned)
         words = turned.shape[1]
-    mask_idx, full_idx, mask_tile, *orders = lists.unbind(0)
-    mask_order, full_order = orders if with_order else (mask_idx, full_idx)
     status = plan.status if plan.status is not None else new_status(plan.device)
     padded_kernel[(plan.batch * plan.heads * rows,)](
         plan.row_ptr, plan.col, plan.col if plan.tile_id is None else plan.tile_id, plan.pattern_id,
-        counts[0], counts[1], mask_idx, full_idx, mask_tile, mask_order, full_order,
-        turned, before, lengths,
-        rows, plan.axes.cols, words, width, width, status,
+        counts, lists, turned, before, lengths, rows, plan.axes.cols, words, width, status,
         TILES=plan.tile_id is not None, ORDER=0 if spt is None else 1 + spt,
-        BLOCK=power_of_two(width, 32, 1024),
+        BLOCK=power_of_two(width, 32, _BLOCK), num_warps=_WARPS,
     )  # fmt: skip
+    mask_idx, full_idx, mask_tile, *orders = lists.unbind(0)
+    mask_order, full_order = orders if with_order else (None, None)
     return PaddedLists(
         mask_block_cnt=counts[0],
         mask_block_idx=mask_idx,
         full_block_cnt=counts[1],
         full_block_idx=full_idx,
         mask_tile_id=mask_tile,
-        dq_write_order=mask_order if with_order else None,
-        dq_write_order_full=full_order if with_order else None,
+        dq_write_order=mask_order,
+        dq_write_order_full=full_order,
     )

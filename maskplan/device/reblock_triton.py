@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from maskplan.device.lists_triton import below, popcount
+from maskplan.device.bits_triton import below, popcount
 
 
 @triton.jit

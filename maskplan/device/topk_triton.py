@@ -9,7 +9,7 @@ of KV blocks take one bit a block.
 import triton
 import triton.language as tl
 
-from maskplan.device.lists_triton import popcount, raise_status
+from maskplan.device.bits_triton import popcount, raise_status
 
 
 @triton.jit
