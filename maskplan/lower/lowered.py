@@ -15,7 +15,7 @@ from maskplan.lower.options import check_known, directions
 from maskplan.lower.packing import Packed, pack, register, unpack
 from maskplan.lower.target import TILE_ROWS, Target, check_target
 from maskplan.lower.target import target as make_target
-from maskplan.lower.walk import Walk, forward_walk, loop_q_walk
+from maskplan.lower.walk import Walk, forward_walk, loop_k_walk, loop_q_walk
 from maskplan.plan import Plan
 
 if TYPE_CHECKING:
@@ -215,10 +215,10 @@ def lower(
     if target.arch != "cpu" and plan.status is None:
         plan = plan.canonical()  # so that every reblocked form numbers its patterns alike
     tiled, pair = _tiled(plan, target)
-    streamed = _fitted(plan, target, "loop_q") if target.arch == "sm90" else tiled
     forward = forward_walk(tiled, parts=pair)
     if pair == 1:  # the same rows, so the same tensors
         forward = replace(forward, row_ptr=tiled.row_ptr, col=tiled.col)
+    loop_q, loop_k = _backward_walks(plan, tiled, target, backward, subtile, spt=spt)
     return LoweredPlan(
         engine=target.arch,
         target=target,
@@ -226,9 +226,26 @@ def lower(
         pattern_id=tiled.pattern_id,
         plan=plan,
         forward=forward,
-        loop_q=loop_q_walk(streamed, parts=subtile, spt=spt) if "loop_q" in backward else None,
-        loop_k=forward_walk(tiled) if "loop_k" in backward else None,
+        loop_q=loop_q,
+        loop_k=loop_k,
     )
+
+
+def _backward_walks(
+    plan: Plan, tiled: Plan, target: Target, backward: tuple[str, ...], subtile: int, *, spt: bool
+) -> tuple[Walk | None, Walk | None]:
+    """(LoopQ's, LoopK's), of those asked for; both in single Q tiles."""
+    if not backward:
+        return None, None
+    if target.arch == "sm90":
+        tiled = _fitted(plan, target, "loop_q")
+    if target.arch == "sm100":  # also where one list serves several tiles of the forward
+        size = (TILE_ROWS // target.rows_per_token, target.rules["forward"].k_multiple)
+        tiled = tiled if tiled.block_size == size else plan.reblock(size)
+    loop_q = loop_q_walk(tiled, parts=subtile, spt=spt) if "loop_q" in backward else None
+    if "loop_k" not in backward:
+        return loop_q, None
+    return loop_q, loop_k_walk(tiled, None if loop_q is None else loop_q.tiles)
 
 
 def _fitted(plan: Plan, target: Target, direction: str) -> Plan:

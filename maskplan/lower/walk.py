@@ -27,9 +27,10 @@ class Walk:
         row_ptr: int64 [P * rows + 1].
         col: int32 [entries]: KV blocks; for LoopQ, coarse Q blocks. Ascending in a row.
         tile_id: int32 [entries, parts]: -1 full, -2 skip, else a row of `tiles`.
-        tiles: int32 [T, rows of a part, words]: forward bits, or those of S^T for LoopQ.
+        tiles: int32 [T, rows of a part, words]: forward bits, or those of S^T for a backward.
         write_order: int32 [entries, parts] of LoopQ, the rank of this KV block among those that add
             to that Q tile's dQ, or -1 where the part skips; None for the other directions.
+        spt: whether that order descends in KV blocks.
         order: int32 [batch * heads * rows]: work items, (batch, head, row) with row fastest,
             longest first.
         rows: rows of a pattern.
@@ -48,6 +49,7 @@ class Walk:
     parts: int
     part_tokens: int
     col_tokens: int
+    spt: bool = False
 
     @property
     def num_entries(self) -> int:
@@ -70,7 +72,7 @@ def device_loop_q_walk(plan: Plan, *, parts: int, spt: bool) -> Walk:
 
     row_ptr, col, tile_id, order = turned(plan, parts, spt=spt)
     walk = _walk(plan, parts, row_ptr, col, tile_id, plan.axes.cols)
-    return replace(walk, tiles=turned_tiles(plan), write_order=order)
+    return replace(walk, tiles=turned_tiles(plan), write_order=order, spt=spt)
 
 
 def _walk(plan: Plan, parts: int, row_ptr: Tensor, col: Tensor, tile_id: Tensor, rows: int) -> Walk:
@@ -121,7 +123,7 @@ def _order(plan: BlockLists, row_ptr: Tensor, rows: int) -> Tensor:
 
 
 def forward_walk(plan: Plan, *, parts: int = 1) -> Walk:
-    """Rows of `plan` taken `parts` at a time; also what LoopK walks, with one part."""
+    """Rows of `plan` taken `parts` at a time."""
     if plan.status is not None:
         return device_walk(plan, parts=parts)
     row_ptr, col, tile_id, _, rows = _grouped(plan, parts)
@@ -147,7 +149,23 @@ def loop_q_walk(plan: Plan, *, parts: int = 1, spt: bool = False) -> Walk:
         write_order = torch.where(write_order < 0, write_order, lengths - 1 - write_order)
     walk = _walk(plan, parts, new_ptr, new_col, tile_id[source], cols)
     tiles = transpose_tiles(plan.tiles, plan.block_size[1])
-    return replace(walk, tiles=tiles, write_order=write_order)
+    return replace(walk, tiles=tiles, write_order=write_order, spt=spt)
+
+
+def loop_k_walk(plan: Plan, tiles: Tensor | None = None) -> Walk:
+    """Q blocks of `plan`, each with the KV blocks that it sees, and bits of S^T.
+
+    Args:
+        plan: forward lists.
+        tiles: its tiles with rows and columns changed over, if they are at hand.
+    """
+    if tiles is None and plan.status is not None:
+        from maskplan.device.lists import turned_tiles
+
+        tiles = turned_tiles(plan)
+    if tiles is None:
+        tiles = transpose_tiles(plan.tiles, plan.block_size[1])
+    return replace(forward_walk(plan), tiles=tiles)
 
 
 def _part_lengths(plan: Plan, parts: int, col: Tensor, row_ptr: Tensor, cols: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 import maskplan as mp
 from maskplan.lower.schedule import longest_first
-from maskplan.lower.walk import Walk, forward_walk, loop_q_walk
+from maskplan.lower.walk import Walk, forward_walk, loop_k_walk, loop_q_walk
 from tests.oracle import plan_of_dense
 from tests.strategies import plans
 
@@ -40,6 +40,19 @@ def dense_of_forward(walk: Walk, pattern: int, shape: tuple[int, int]) -> torch.
     return dense
 
 
+def dense_of_loop_k(walk: Walk, pattern: int, shape: tuple[int, int]) -> torch.Tensor:
+    """[SQ, SK] of rows of queries whose bits are those of the transposed scores."""
+    dense = torch.zeros(shape, dtype=torch.bool)
+    for row in range(walk.rows):
+        start, stop = walk.row_ptr[pattern * walk.rows + row :][:2].tolist()
+        for entry in range(start, stop):
+            top, left = row * walk.part_tokens, int(walk.col[entry]) * walk.col_tokens
+            for i in range(min(walk.part_tokens, shape[0] - top)):
+                for j in range(min(walk.col_tokens, shape[1] - left)):
+                    dense[top + i, left + j] |= bit_of(walk, int(walk.tile_id[entry, 0]), j, i)
+    return dense
+
+
 def dense_of_loop_q(walk: Walk, pattern: int, shape: tuple[int, int]) -> torch.Tensor:
     """[SK, SQ]: rows are keys, and the bits are those of the transposed scores."""
     dense = torch.zeros(shape, dtype=torch.bool)
@@ -61,18 +74,21 @@ def dense_of_loop_q(walk: Walk, pattern: int, shape: tuple[int, int]) -> torch.T
 def test_walks_mean_the_plan(plan, parts):
     dense = plan.to_dense()
     forward, loop_q = forward_walk(plan, parts=parts), loop_q_walk(plan, parts=parts)
+    loop_k = loop_k_walk(plan)
     for b in range(plan.batch):
         for h in range(plan.heads):
             pattern = int(plan.pattern_id[b, h])
             mask = dense[b, h]
             assert torch.equal(dense_of_forward(forward, pattern, tuple(mask.shape)), mask)
             assert torch.equal(dense_of_loop_q(loop_q, pattern, tuple(mask.T.shape)), mask.T)
+            assert torch.equal(dense_of_loop_k(loop_k, pattern, tuple(mask.shape)), mask)
 
 
 @settings(max_examples=60)
 @given(plans(), st.sampled_from([1, 2, 4]), st.booleans())
 def test_write_order_ranks_the_kv_blocks_of_each_q_tile(plan, parts, spt):
     walk = loop_q_walk(plan, parts=parts, spt=spt)
+    assert walk.spt == spt
     seen: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for line in range(len(walk.row_ptr) - 1):
         pattern, column = divmod(line, max(walk.rows, 1))
@@ -140,6 +156,20 @@ def test_packed_rows_share_lists_inside_a_block(tokens, parts, rows):
     lowered = causal(256, (tokens, 128)).lower(target)
 
     assert (lowered.forward.parts, lowered.forward.rows) == (parts, rows)
+
+
+def test_backward_walks_are_in_single_tiles_where_the_forward_shares_rows():
+    target = mp.target("sm100", group=8, pack_gqa=True)
+    plan = causal(256, (64, 128))
+    lowered = plan.lower(target, backward=("loop_q", "loop_k"))
+
+    assert lowered.forward.part_tokens == 64
+    assert lowered.loop_q.part_tokens == lowered.loop_k.part_tokens == 16
+    assert lowered.loop_k.rows == 16
+    assert lowered.loop_q.tiles is lowered.loop_k.tiles
+    dense = plan.to_dense()[0, 0]
+    assert torch.equal(dense_of_loop_q(lowered.loop_q, 0, (256, 256)), dense.T)
+    assert torch.equal(dense_of_loop_k(lowered.loop_k, 0, (256, 256)), dense)
 
 
 def test_lowered_plans_are_pytrees_and_pickle():
