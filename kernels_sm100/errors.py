@@ -74,6 +74,10 @@ class TensorMemoryError(EmulatorError):
     """TMEM that is leaked, freed too early, or used outside of its allocation."""
 
 
+class EarlyExit(EmulatorError):  # noqa: N818 - names what it is
+    """A CTA that ends while asynchronous work may still use its shared memory."""
+
+
 class RaceError(EmulatorError):
     """Two accesses, one of them a write, that nothing orders."""
 

@@ -63,6 +63,9 @@ class Grid:
         races: bool,
         resident: int,
         strict_tmem_loads: bool,
+        strict_registers: bool,
+        strict_exit: bool,
+        strict_fences: bool,
     ) -> None:
         self.launch = launch
         self.memory = memory
@@ -70,6 +73,9 @@ class Grid:
         self.schedule = schedule
         self.random = random.Random(seed)  # noqa: S311 - orders of a test, no secret
         self.resident = resident
+        self.strict_registers = strict_registers
+        self.strict_exit = strict_exit
+        self.strict_fences = strict_fences
         self.engine = Engine(eager=schedule in ("round_robin", "random_eager"), seed=seed)
         self.race_memory = GlobalRaces() if races else None
         self.report = Report()

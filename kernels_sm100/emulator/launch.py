@@ -202,6 +202,9 @@ def emulate(
     races: bool = True,
     ctas_resident: int | None = None,
     strict_tmem_loads: bool = False,
+    strict_registers: bool = False,
+    strict_exit: bool = True,
+    strict_fences: bool = False,
 ) -> Report:
     """Run `launch` to its end; `memory` then holds what the kernel stored.
 
@@ -216,7 +219,15 @@ def emulate(
         races: whether accesses are checked by happens-before.
         ctas_resident: CTAs that run side by side; 148 (or all, if fewer) if None.
         strict_tmem_loads: whether a register that `tcgen05.ld` fills may be read only after
-            `tcgen05.wait::ld`. Compilers that track the dependency in SASS leave the wait out.
+            `tcgen05.wait::ld`, but for moves. Compilers that track the dependency in SASS leave the
+            wait out.
+        strict_registers: whether a register that is read before it is written is an error. If not
+            it is a warning, and holds poison: compilers leave registers unwritten whose values they
+            discard.
+        strict_exit: whether a CTA that ends while bulk stores may still read its shared memory is
+            an error. If not it is a warning.
+        strict_fences: whether a tcgen05 operation that a barrier orders behind one of another warp,
+            but without `tcgen05.fence`, is an error. If not it is a warning.
 
     Raises:
         EmulatorError: by its class the first fault found; the text names the PTX line, and the
@@ -242,4 +253,7 @@ def emulate(
         races=races,
         resident=RESIDENT if ctas_resident is None else ctas_resident,
         strict_tmem_loads=strict_tmem_loads,
+        strict_registers=strict_registers,
+        strict_exit=strict_exit,
+        strict_fences=strict_fences,
     )

@@ -148,17 +148,18 @@ def fence_initialisation(e: Emitter, _: Instruction, __: re.Match[str]) -> None:
 
 
 @form(
-    r"fence\.proxy\.async(?:::generic\.\w+\.[\w:]+(?:\.\w+)?)?(?:\.(?P<space>global|shared(?:::cta|::cluster)?))?"
+    r"fence\.proxy\.async(?:\.(?P<space>global|shared::cta|shared::cluster)"
+    r"|::generic\.(?:release|acquire)\.sync_restrict::(?P<restrict>shared::cta|shared::cluster)\.cluster)?"
 )
-def fence_proxy(e: Emitter, _: Instruction, __: re.Match[str]) -> None:
-    """Order generic accesses before asynchronous ones."""
-    e.effect("mbarrier.publish(w)")
-    e.effect("w.fence_proxy()")
+def fence_proxy(e: Emitter, _: Instruction, m: re.Match[str]) -> None:
+    """Order generic accesses before asynchronous ones, in one state space or in all."""
+    space = m["space"] or m["restrict"]
+    if space != "global":  # barriers are in shared memory
+        e.effect("mbarrier.publish(w)")
+    e.effect(f"w.fence_proxy({space!r})")
 
 
-@form(
-    r"fence\.proxy\.(?:alias|tensormap::generic\.(?:release|acquire)\.\w+|async::generic\.\w+\.[\w:.]+)"
-)
+@form(r"fence\.proxy\.(?:alias|tensormap::generic\.(?:release|acquire)\.\w+)")
 def fence_tensor_map(_: Emitter, __: Instruction, ___: re.Match[str]) -> None:
     """Tensor maps in memory are read when they are used."""
 

@@ -102,7 +102,7 @@ def narrow_pair(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     e.write(i.arguments[0], f"convert.{m['to']}_pair({high}, {low}{flags})", "u4")
 
 
-@form(r"mov\.(?P<type>pred|[busf](?:8|16|32|64))")
+@form(r"mov\.(?P<type>pred|[busf](?:8|16|32|64))", moves=True)
 def move(e: Emitter, i: Instruction, m: re.Match[str]) -> None:
     """Copies, packs `d, {a, b}` and unpacks `{a, b}, d`."""
     target, source = i.arguments

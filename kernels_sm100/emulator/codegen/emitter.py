@@ -182,8 +182,8 @@ class Emitter:
             name = self.fresh()
             slot = self.program.slot(register)
             self.put(f"{name} = R[{slot}]")
+            self.put(f"if {name} is None: {name} = w.unwritten({slot}, {self.instruction.line})")
             known[STORAGE[self.bits_of(register)]] = name
-            self.program.note_read(slot, self.instruction.line)
             if token in known:
                 return name
         source, value = next(iter(known.items()))
@@ -210,7 +210,7 @@ class Emitter:
         return value if unsigned(token) == token else self.let(f"{value}.view({token})")
 
     def old(self, register: str, token: str) -> str:
-        """The value before a blend; zeros if there is none."""
+        """The value before a blend; poison if there is none."""
         if register not in self.values:
             name = self.fresh()
             storage = STORAGE[self.bits_of(register)]

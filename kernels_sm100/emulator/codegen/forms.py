@@ -6,7 +6,7 @@ matches in full is an error, so a modifier nobody thought of cannot be ignored b
 NOTE [Kinds of instruction]: *blocking* instructions may have to wait; they are a block of their
 own, which is executed again until it succeeds. *Convergent* ones need the lanes they name
 together, so they begin a block: a fragment of a warp that arrives early waits there for the
-others.
+others. *Moves* put bits from registers into registers and do nothing else.
 """
 
 import re
@@ -27,13 +27,14 @@ class Form:
     generate: Generator
     blocking: bool
     convergent: bool
+    moves: bool
 
 
 _FORMS: dict[str, list[Form]] = defaultdict(list)
 
 
 def form(
-    pattern: str, *, blocking: bool = False, convergent: bool = False
+    pattern: str, *, blocking: bool = False, convergent: bool = False, moves: bool = False
 ) -> Callable[[Generator], Generator]:
     """Register a code generator for every opcode that `pattern` matches in full.
 
@@ -45,7 +46,7 @@ def form(
     names = (words[1] or words[2]).split("|")
 
     def register(generate: Generator) -> Generator:
-        made = Form(re.compile(pattern), generate, blocking, convergent)
+        made = Form(re.compile(pattern), generate, blocking, convergent, moves)
         for name in names:
             _FORMS[name].append(made)
         return generate

@@ -55,7 +55,6 @@ class Program:
         self.strict_tmem_loads = strict_tmem_loads
         self.names: dict[str, Any] = {**library, **DTYPE}
         self.slots: dict[str, int] = {}
-        self.first_read: dict[int, int] = {}
         self._constants: dict[bytes, str] = {}
         self.symbols = self._place_shared(module.shared)
         self.register_count = len(kernel.registers) + sum(n for _, n in kernel.ranges.values())
@@ -133,9 +132,9 @@ class Program:
         """Index of a register in the list of a warp's registers."""
         return self.slots.setdefault(register, len(self.slots))
 
-    def note_read(self, slot: int, line: int) -> None:
-        """Remember where a register is read first in a block, for reports."""
-        self.first_read.setdefault(slot, line)
+    def register_at(self, slot: int) -> str:
+        """The register that `slot` is of."""
+        return next(name for name, at in self.slots.items() if at == slot)
 
     def constant(self, array: np.ndarray) -> str:
         """Name of a constant; equal ones share one."""
@@ -182,7 +181,7 @@ class Program:
                 emitter.put(f"w.line = {instruction.line}")
                 emitter.put(f"w.check_uniform({emitter.mask}, m)")
             if self.strict_tmem_loads:
-                self._check_waited(emitter, instruction)
+                self._check_waited(emitter, instruction, known)
             known.generate(emitter, instruction, match)
             closed = instruction.op.startswith(("bra", "ret", "exit"))
         if not closed:
@@ -191,13 +190,28 @@ class Program:
         body = "\n".join(f"    {line}" for line in emitter.lines)
         return f"def block(w, R, m):\n    S = w.specials\n{body}\n"
 
-    def _check_waited(self, emitter: Emitter, instruction: Instruction) -> None:
-        """Refuse an instruction that touches the result of a load nobody waited for."""
+    def _slots_in(self, text: str) -> set[int]:
+        """Slots of the registers that operands name."""
+        named = re.findall(r"%?[A-Za-z_$][\w$]*", text)
+        return {self.slot(name) for name in named if self.kernel.width_of(name) is not None}
+
+    def _check_waited(self, emitter: Emitter, instruction: Instruction, form: forms.Form) -> None:
+        """Refuse an instruction that uses the result of a load nobody waited for.
+
+        A move does not use it: what it writes has to be waited for instead. Compilers move and pack
+        registers ahead of `tcgen05.wait::ld`, which is an instruction that names none.
+        """
         if instruction.op.startswith("tcgen05.ld"):
             return
-        named = re.findall(r"%?[A-Za-z_$][\w$]*", " ".join(instruction.arguments))
-        slots = {self.slot(name) for name in named if self.kernel.width_of(name) is not None}
-        if slots:
+        if form.moves and instruction.predicate is None:
+            target, source = (self._slots_in(text) for text in instruction.arguments)
+            if source:
+                emitter.put(
+                    f"if w.unwaited: w.hand_on(frozenset({sorted(source)}), "
+                    f"frozenset({sorted(target)}), {instruction.line})"
+                )
+            return
+        if slots := self._slots_in(" ".join([*instruction.arguments, instruction.predicate or ""])):
             constant = f"frozenset({sorted(slots)})"
             emitter.put(f"if w.unwaited: w.check_waited({constant}, {instruction.line})")
 

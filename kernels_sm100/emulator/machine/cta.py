@@ -9,13 +9,12 @@ from kernels_sm100.emulator.machine.register_file import RegisterFile
 from kernels_sm100.emulator.machine.shared import SharedMemory
 from kernels_sm100.emulator.machine.tmem import TensorMemory, held
 from kernels_sm100.emulator.machine.warp import Warp
-from kernels_sm100.errors import TensorMemoryError, sentence
+from kernels_sm100.errors import EarlyExit, TensorMemoryError, sentence
 
 if TYPE_CHECKING:
     from kernels_sm100.emulator.grid import Grid
     from kernels_sm100.emulator.machine.cluster import Cluster
 
-# Hardware seems to keep the memory until they have: FlashAttention-4's backward relies on it.
 UNREAD = "exit of a warp whose bulk stores may still read shared memory"
 
 
@@ -67,5 +66,27 @@ class Cta:
                 )
             )
         for warp in self.warps:
-            if any(groups.unread or groups.open for groups in warp.bulk.values()):
-                self.grid.report.warnings[UNREAD] += 1
+            self._check_stores(warp)
+
+    def _check_stores(self, warp: Warp) -> None:
+        """Refuse the end of a warp that did not wait until its bulk stores had read their source.
+
+        The next CTA may be given the memory. FlashAttention-4's backward leaves that to luck.
+        """
+        left = {lane: groups for lane, groups in warp.bulk.items() if groups.unread or groups.open}
+        if not left:
+            return
+        if not self.grid.strict_exit:
+            self.grid.report.warnings[UNREAD] += 1
+            return
+        lane, groups = next(iter(left.items()))
+        raise EarlyExit(
+            sentence(
+                what=UNREAD,
+                where=f"CTA {self.index} warp {warp.index} lane {lane}",
+                got=f"{len(groups.open)} stores that are not committed, and {groups.unread} groups"
+                " that nobody waited for",
+                wanted="cp.async.bulk.commit_group and wait_group.read behind the last store",
+                remedy="wait by the lane that issues them",
+            )
+        )

@@ -6,6 +6,7 @@ import numpy as np
 
 from kernels_sm100.emulator.codegen.program import LOCAL_WINDOW, SHARED_WINDOW
 from kernels_sm100.emulator.lanes import bits, convert, exchange, floating, half, integer
+from kernels_sm100.emulator.lanes.poison import poison
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
 from kernels_sm100.emulator.machine import (
     atomics,
@@ -25,8 +26,8 @@ from kernels_sm100.emulator.machine.fragment import branch
 
 
 def before(value: Lanes | None, storage: np.dtype[Any]) -> Lanes:
-    """What a register held before a blend; zeros if nothing."""
-    return np.zeros(32, dtype=storage) if value is None else value
+    """What a register held before a blend; poison if nothing."""
+    return poison(storage) if value is None else value
 
 
 def pairs(mask: Mask) -> Mask:

@@ -253,5 +253,7 @@ def wait(warp: "Warp", what: str) -> None:
         warp.races.wait_tmem_stores(warp)
 
 
-def fence(_warp: "Warp", _what: str) -> None:
-    """`tcgen05.fence`: code motion only; the mbarrier and barrier beside it order the accesses."""
+def fence(warp: "Warp", what: str) -> None:
+    """`tcgen05.fence`: beside the barriers that order accesses of several warps."""
+    if warp.races is not None:
+        warp.races.fence_tensor(warp, before=what == "before_thread_sync")

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from kernels_sm100.emulator.codegen.program import BLOCKED, DIVERGED, FINISHED
+from kernels_sm100.emulator.codegen.tokens import DTYPE, STORAGE
 from kernels_sm100.emulator.lanes.exchange import EVERY, LANE
+from kernels_sm100.emulator.lanes.poison import poison
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
 from kernels_sm100.emulator.machine.fragment import Fragment, Wait, merged
 from kernels_sm100.emulator.machine.specials import Specials
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 QUANTUM = 256  # blocks a warp runs before others get a turn
 SHORTEST = 8  # of a warp that only spins
 SHARED_MASK = 0xFFFFFF  # offset of a shared::cluster address; the rank lies above
+UNWRITTEN = "registers read before they are written"
 
 
 class Warp:
@@ -151,24 +154,8 @@ class Warp:
         self.fragments.remove(fragment)
 
     def _diagnose(self, block: int, error: Exception) -> NoReturn:
-        """Say which register nobody wrote, or that generated code itself failed."""
-        program = self.grid.program
-        first, last = program.starts[block], program.starts[block + 1]
-        text = " ".join(i.text for i in program.kernel.instructions[first:last])
-        unwritten = [
-            name
-            for name, slot in program.slots.items()
-            if self.registers[slot] is None and slot in program.first_read and name in text
-        ]
-        if unwritten:
-            self.line = program.line_of(block)
-            self.fault(
-                UninitialisedRead,
-                what="register that is read before it is written",
-                got=", ".join(unwritten[:4]),
-                wanted="a value on every path to here",
-                remedy="write it first",
-            )
+        """Say that generated code itself failed."""
+        self.line = self.grid.program.line_of(block)
         raise EmulatorError(
             sentence(
                 what="failure inside the emulator",
@@ -245,10 +232,10 @@ class Warp:
         if self.races is not None:
             self.races.fence(self)
 
-    def fence_proxy(self) -> None:
-        """`fence.proxy.async`."""
+    def fence_proxy(self, space: str | None) -> None:
+        """`fence.proxy.async`, of one state space or of all."""
         if self.races is not None:
-            self.races.fence_proxy(self)
+            self.races.fence_proxy(self, space)
 
     def trap(self) -> NoReturn:
         """`trap`."""
@@ -264,6 +251,31 @@ class Warp:
         """Make the current fragment wait; returns True for generated code."""
         self.waiting = wait
         return True
+
+    def unwritten(self, slot: int, line: int) -> Lanes:
+        """What a register that nobody wrote reads as."""
+        program = self.grid.program
+        name = program.register_at(slot)
+        if self.grid.strict_registers:
+            self.line = line
+            self.fault(
+                UninitialisedRead,
+                what="register that is read before it is written",
+                got=name,
+                wanted="a value on every path to here",
+                remedy="write it first",
+            )
+        self.grid.report.warnings[UNWRITTEN] += 1
+        width = program.kernel.width_of(name)
+        assert width is not None
+        value = self.registers[slot] = poison(DTYPE[STORAGE[width]])
+        return value
+
+    def hand_on(self, sources: frozenset[int], targets: frozenset[int], line: int) -> None:
+        """A move of registers, of which `tcgen05.ld` has yet to fill some."""
+        self.check_waited(targets, line)
+        if not self.unwaited.isdisjoint(sources):
+            self.unwaited |= targets
 
     def check_waited(self, slots: frozenset[int], line: int) -> None:
         """Refuse registers that `tcgen05.ld` has yet to fill."""

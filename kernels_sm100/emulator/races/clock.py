@@ -6,9 +6,12 @@ global memory, since `wait_group.read` waits for the first only; the `cp.async` 
 for each mbarrier the loads that signal it, so that loads of different barriers are not ordered by
 accident.
 
-NOTE [Rows of a clock]: row 0 holds what happened before. Row 1 holds which of that a proxy fence
-has passed: an asynchronous read of a generic write needs both. Row 2 does the same for
-`tcgen05.st` and `tcgen05.wait::st`. All rows travel along synchronisation.
+NOTE [Rows of a clock]: row 0 holds what happened before. Row 1 holds which of that
+`tcgen05.wait::st` has passed: reading what `tcgen05.st` stored needs both. Row 2 is for NOTE
+[Fences of tensor memory]. The others do the same for `fence.proxy.async` and asynchronous reads of
+generic writes, a row for each memory, since a fence with a state space orders that one alone:
+global memory, then the shared memory of each CTA of the cluster. All rows travel along
+synchronisation.
 
 NOTE [Other clusters]: clusters meet only in global memory. A clock keeps row 0 of those that it
 has synchronised with, and nothing else of them.
@@ -18,18 +21,23 @@ from typing import Any
 
 import numpy as np
 
-HAPPENED, FENCED, STORED = 0, 1, 2
+HAPPENED, STORED, RELEASED, FENCED_GLOBAL, FENCED_SHARED = range(5)
 Array = np.ndarray[Any, Any]
 Foreign = dict[int, Array]
 
 
 class Clock:
-    """What an actor knows: `rows` int32 [3, actors], and row 0 of other clusters by number."""
+    """What an actor knows: `rows` int32 [rows, actors], and row 0 of other clusters by number.
+
+    Args:
+        actors: of the cluster.
+        ctas: of the cluster, each with a row of its own from FENCED_SHARED on.
+    """
 
     __slots__ = ("foreign", "rows")
 
-    def __init__(self, actors: int) -> None:
-        self.rows = np.zeros((3, actors), dtype=np.int32)
+    def __init__(self, actors: int, ctas: int = 1) -> None:
+        self.rows = np.zeros((FENCED_SHARED + ctas, actors), dtype=np.int32)
         self.foreign: Foreign = {}
 
     def copy(self) -> "Clock":
@@ -78,9 +86,9 @@ class Gate:
 
     __slots__ = ("arrived", "published")
 
-    def __init__(self, actors: int) -> None:
-        self.arrived = Clock(actors)
-        self.published = Clock(actors)
+    def __init__(self, actors: int, ctas: int = 1) -> None:
+        self.arrived = Clock(actors, ctas)
+        self.published = Clock(actors, ctas)
 
     def open(self) -> None:
         """Publish the arrivals."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from kernels_sm100.emulator.races.clock import FENCED, HAPPENED, Gate
+from kernels_sm100.emulator.races.clock import FENCED_GLOBAL, HAPPENED
 from kernels_sm100.emulator.races.global_accesses import GlobalAccesses
 from kernels_sm100.emulator.races.local_accesses import LocalAccesses
 from kernels_sm100.emulator.races.relation import Access
@@ -23,7 +23,7 @@ class ClusterRaces(LocalAccesses, GlobalAccesses):
 
     def complete_load(self, access: Access, barrier: int) -> None:
         """Asynchronous work signals an mbarrier: its waiters know it, and its issuer's past."""
-        self.gates.setdefault(barrier, Gate(self.actors)).arrived.join(access.clock)
+        self.gate(barrier).arrived.join(access.clock)
 
     def issue_commit(self, warp: "Warp", group: int) -> Access:
         """`tcgen05.commit`: knows all that its pipe has done."""
@@ -64,7 +64,7 @@ class ClusterRaces(LocalAccesses, GlobalAccesses):
         """`cp.async`: a write of the generic proxy, at its own time."""
         name = f"cp.async of {self.name_of(warp.actor)}"
         access = self.issue(warp, self.actor(("copy", warp.actor), name), GENERIC)
-        access.clock.rows[FENCED, access.actor] = 0
+        access.clock.rows[FENCED_GLOBAL:, access.actor] = 0
         if item is not None:
             item.epoch = access.epoch
         return access

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernels_sm100.emulator.launch import Allocation
-from kernels_sm100.emulator.races.clock import FENCED, HAPPENED
+from kernels_sm100.emulator.races.clock import FENCED_GLOBAL, HAPPENED
 from kernels_sm100.emulator.races.global_shadow import (
     ATOMIC,
     BULK,
@@ -125,7 +125,7 @@ class GlobalAccesses(Relation):
         )
         if write is None:
             self._global(access.warp, found, shadow.read(cells, me, ordered=False), "the copy")
-            unfenced = shadow.unfenced(cells, me, access.clock.rows[FENCED])
+            unfenced = shadow.unfenced(cells, me, access.clock.rows[FENCED_GLOBAL])
             if unfenced is not None and access.proxy == ASYNC:
                 self._unfenced(access, found, unfenced)
             return

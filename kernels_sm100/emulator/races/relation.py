@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kernels_sm100.emulator.races.clock import FENCED, HAPPENED, STORED, Clock, Gate
+from kernels_sm100.emulator.races.clock import (
+    FENCED_GLOBAL,
+    FENCED_SHARED,
+    HAPPENED,
+    RELEASED,
+    STORED,
+    Clock,
+    Gate,
+)
 from kernels_sm100.emulator.races.global_shadow import GlobalRaces
 from kernels_sm100.emulator.races.shadow import Conflict, Shadow
 from kernels_sm100.errors import MissingFence, RaceError, sentence
@@ -43,12 +51,13 @@ class Relation:
         self.memory: GlobalRaces = cluster.grid.race_memory
         self.warps = warps * cluster.size
         self.actors = self.warps + SPARE
-        self.clocks = [Clock(self.actors) for _ in range(self.warps)]
+        self.clocks = [Clock(self.actors, cluster.size) for _ in range(self.warps)]
         for number, clock in enumerate(self.clocks):
             clock.rows[HAPPENED, number] = 1
         self.names: dict[int, str] = {}
         self.numbers: dict[Hashable, int] = {}
         self.sequence = np.zeros(self.actors, dtype=np.int64)
+        self.acquired = np.zeros((self.warps, self.actors), dtype=np.int32)
         self.gates: dict[Hashable, Gate] = {}
         self.fenced: dict[int, Clock] = {}  # by warp: what a fence covers, for relaxed stores after
         self.seen: dict[int, list[tuple[int, Clock]]] = {}  # what relaxed loads saw, for a fence
@@ -109,10 +118,22 @@ class Relation:
         self.fenced[warp.actor] = clock.copy()
         self.tick(warp)
 
-    def fence_proxy(self, warp: "Warp") -> None:
-        """`fence.proxy.async`: everything known so far is visible to the async proxy."""
+    def fence_proxy(self, warp: "Warp", space: str | None) -> None:
+        """`fence.proxy.async`: everything known so far is visible to the async proxy.
+
+        `space`, one of "global", "shared::cta" and "shared::cluster", says in which memory; all of
+        them if None.
+        """
         rows = self.clocks[warp.actor].rows
-        np.maximum(rows[FENCED], rows[HAPPENED], out=rows[FENCED])
+        start, stop = FENCED_GLOBAL, len(rows)
+        if space == "global":
+            stop = FENCED_SHARED
+        elif space == "shared::cluster":
+            start = FENCED_SHARED
+        elif space is not None:
+            start = FENCED_SHARED + warp.cta.rank
+            stop = start + 1
+        np.maximum(rows[start:stop], rows[HAPPENED], out=rows[start:stop])
         self.tick(warp)
 
     def wait_tmem_stores(self, warp: "Warp") -> None:
@@ -121,14 +142,31 @@ class Relation:
         rows[STORED, warp.actor] = rows[HAPPENED, warp.actor]
         self.tick(warp)
 
+    def fence_tensor(self, warp: "Warp", *, before: bool) -> None:
+        """`tcgen05.fence`, see NOTE [Fences of tensor memory]."""
+        rows = self.clocks[warp.actor].rows
+        if before:
+            rows[RELEASED, warp.actor] = rows[HAPPENED, warp.actor]
+            self.tick(warp)
+        else:
+            mine = self.acquired[warp.actor]
+            np.maximum(mine, rows[RELEASED], out=mine)
+
     # Barriers
 
     def _arrive(self, warp: "Warp", key: Hashable) -> None:
-        self.gates.setdefault(key, Gate(self.actors)).arrived.join(self.clocks[warp.actor])
+        self.gate(key).arrived.join(self.clocks[warp.actor])
+
+    def gate(self, key: Hashable) -> Gate:
+        """The clocks of a barrier, made when it is first used."""
+        found = self.gates.get(key)
+        if found is None:
+            found = self.gates[key] = Gate(self.actors, self.cluster.size)
+        return found
 
     def barrier_made(self, address: int) -> None:
         """`mbarrier.init`."""
-        self.gates[address] = Gate(self.actors)
+        self.gates[address] = Gate(self.actors, self.cluster.size)
 
     def barrier_arrive(self, warp: "Warp", addresses: set[int]) -> None:
         """Arrivals of a warp at mbarriers."""
@@ -138,11 +176,11 @@ class Relation:
 
     def barrier_phase(self, address: int) -> None:
         """The phase of an mbarrier ends."""
-        self.gates.setdefault(address, Gate(self.actors)).open()
+        self.gate(address).open()
 
     def barrier_wait(self, warp: "Warp", address: int) -> None:
         """A warp sees the end of a phase."""
-        self.clocks[warp.actor].join(self.gates.setdefault(address, Gate(self.actors)).published)
+        self.clocks[warp.actor].join(self.gate(address).published)
 
     def named_arrive(self, warp: "Warp", number: int) -> None:
         """Arrival at a named barrier."""
@@ -164,11 +202,11 @@ class Relation:
 
     def cluster_complete(self) -> None:
         """The cluster barrier opens."""
-        self.gates.setdefault("cluster", Gate(self.actors)).open()
+        self.gate("cluster").open()
 
     def cluster_wait(self, warp: "Warp") -> None:
         """A warp passes the cluster barrier."""
-        self.clocks[warp.actor].join(self.gates.setdefault("cluster", Gate(self.actors)).published)
+        self.clocks[warp.actor].join(self.gate("cluster").published)
 
     # Reports
 

@@ -5,6 +5,7 @@ import pytest
 
 from kernels_sm100.errors import (
     Deadlock,
+    EarlyExit,
     MemoryFault,
     MisalignedAccess,
     MissingFence,
@@ -310,7 +311,12 @@ def test_exit_before_a_store_has_read_its_source(old):
 
     for schedule in SCHEDULES:
         out = aligned((128,), np.float32)
-        report = run(body, out, numbers(), schedule=schedule)
+        with pytest.raises(EarlyExit) as caught:
+            run(body, out, numbers(), schedule=schedule)
+        assert "bulk stores may still read shared memory in CTA (0, 0, 0) warp 0 lane 0" in str(
+            caught.value
+        )
+        report = run(body, out, numbers(), schedule=schedule, strict_exit=False)
         np.testing.assert_array_equal(out, numbers())
     assert report.warnings == {"exit of a warp whose bulk stores may still read shared memory": 1}
     assert not run(STORE.replace("FORM", COPY), aligned((128,), np.float32), numbers()).warnings
@@ -324,3 +330,60 @@ def test_a_fence_does_not_cover_later_stores():
 
     with pytest.raises(MissingFence, match=r"missing fence\.proxy\.async"):
         run(body, aligned((128,), np.float32), numbers())
+
+
+SPACES = {"": (True, True), ".global": (False, True), ".shared::cta": (True, False),
+          ".shared::cluster": (True, False)}  # fmt: skip
+RESTRICTED = {
+    "::generic.release.sync_restrict::shared::cta.cluster": (True, False),
+    "::generic.acquire.sync_restrict::shared::cluster.cluster": (True, False),
+}
+
+
+@pytest.mark.parametrize("space", [*SPACES, *RESTRICTED])
+def test_a_fence_covers_its_state_space(space):
+    """A bulk store reads shared memory, a bulk load global memory: each needs its own fence."""
+    shared, device = (SPACES | RESTRICTED)[space]
+    fence = f"fence.proxy.async{space};"
+    store = STORE.replace("FORM", COPY).replace("fence.proxy.async.shared::cta;", fence)
+    load = "mad.wide.u32 %d22, %r0, 16, %d1;\nst.global.v4.b32 [%d22], {%r0, %r0, %r0, %r0};\n"
+    load += fence + BARRIER + LOAD + WAIT + OUT
+
+    for body, covered in ((store, shared), (load, device)):
+        out = aligned((128,), np.float32)
+        if covered:
+            run(body, out, numbers())
+            continue
+        with pytest.raises(MissingFence, match=r"missing fence\.proxy\.async"):
+            run(body, out, numbers())
+
+
+@pytest.mark.parametrize(("space", "covered"), [("::cta", False), ("::cluster", True)])
+def test_a_fence_of_a_ctas_own_memory_covers_no_other(space, covered):
+    """Rank 1 writes into rank 0's shared memory, which rank 0 then copies out in bulk."""
+    body = """
+        mov.u32 %r2, %cluster_ctarank;
+        mad.lo.u32 %r8, %r0, 16, %r1;
+        mov.u32 %r3, 0;
+        mapa.shared::cluster.u32 %r9, %r8, %r3;
+        setp.eq.u32 %p1, %r2, 1;
+        @%p1 st.shared::cluster.v4.b32 [%r9], {%r0, %r0, %r0, %r0};
+        fence.proxy.async.shared::cluster;
+        barrier.cluster.arrive.aligned;
+        barrier.cluster.wait.aligned;
+        @%p1 bra END;
+        setp.eq.u32 %p2, %r0, 0;
+        mov.u32 %r4, 512;
+        @%p2 cp.async.bulk.global.shared::cta.bulk_group [%d0], [%r1], %r4;
+        @%p2 cp.async.bulk.commit_group;
+        @%p2 cp.async.bulk.wait_group 0;
+    END:
+    """.replace("::cluster;\n        barrier", f"{space};\n        barrier")
+    out = aligned((128,), np.uint32)
+
+    if covered:
+        run(body, out, grid=2, cluster=2)
+        np.testing.assert_array_equal(out, np.repeat(np.arange(32), 4))
+    else:
+        with pytest.raises(MissingFence):
+            run(body, out, grid=2, cluster=2)

@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from kernels_sm100.errors import Deadlock, DivergenceError, Trap, UninitialisedRead
+from kernels_sm100.emulator.lanes.poison import poison
+from kernels_sm100.errors import (
+    Deadlock,
+    DivergenceError,
+    MemoryFault,
+    Trap,
+    UninitialisedRead,
+)
 from tests.kernels.emulator.snippet import run
 
 STORE = "mad.wide.u32 %d10, %r0, 4, %d0;\nst.global.b32 [%d10], %r2;"
@@ -106,12 +113,41 @@ def test_lanes_that_never_meet():
         )
 
 
-def test_registers_that_nobody_wrote():
-    with pytest.raises(UninitialisedRead) as caught:
-        run("add.u32 %r2, %r3, 1;")
+def test_registers_that_nobody_wrote_are_refused_or_poison():
+    out = np.zeros(32, "u4")
+    body = """
+        setp.lt.u32 %p1, %r0, 16;
+        @%p1 mov.u32 %r2, 5;
+        mad.wide.u32 %d9, %r0, 4, %d0;
+        VALUE
+        st.global.b32 [%d9], %r4;
+    """
 
-    assert "register that is read before it is written" in str(caught.value)
-    assert "%r3" in str(caught.value)
+    with pytest.raises(UninitialisedRead, match=r"read before it is written.* PTX line .*got %r3"):
+        run(body.replace("VALUE", "add.u32 %r4, %r3, 1;"), out, strict_registers=True)
+    report = run(body.replace("VALUE", "add.u32 %r4, %r3, 1;\nmov.u32 %r5, %r3;"), out)
+    assert report.warnings == {"registers read before they are written": 1}  # of one warp
+    assert np.isnan((out - 1).view("f4")).all()
+
+    # Lanes that a predicate left out hold poison too, which no warning tells: it is a NaN.
+    report = run(body.replace("VALUE", "mov.u32 %r4, %r2;"), out, strict_registers=True)
+    assert not report.warnings
+    assert (out[:16] == 5).all()
+    assert np.isnan(out[16:].view("f4")).all()
+
+
+@pytest.mark.parametrize("kind", ["f2", "f4", "f8", "bf16"])
+def test_poison_is_no_number(kind):
+    bits = poison(np.dtype("u2" if kind == "bf16" else f"u{kind[1]}"))
+    value = (bits.astype("u4") << 16).view("f4") if kind == "bf16" else bits.view(kind)
+
+    assert np.isnan(value).all()
+    assert not poison(np.dtype(bool)).any()
+
+
+def test_poison_is_no_address():
+    with pytest.raises(MemoryFault, match="0x7fff7fff7fff7fff"):
+        run("ld.global.b32 %r2, [%d3];")
 
 
 def test_trap():

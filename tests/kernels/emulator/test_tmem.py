@@ -6,6 +6,7 @@ import pytest
 from kernels_sm100.errors import (
     Deadlock,
     DivergenceError,
+    MissingFence,
     RaceError,
     TensorMemoryError,
     UninitialisedRead,
@@ -201,3 +202,79 @@ def test_strict_loads_have_to_be_waited_for():
         UninitialisedRead, match=r"result of tcgen05.ld that is used before tcgen05.wait::ld"
     ):
         run(body.replace(WAIT_LD, ""), strict_tmem_loads=True)
+
+
+# Results of a load on their way: copied, packed in pairs and unpacked again, ahead of the wait.
+MOVES = """
+    mov.b32 %r22, %r20;
+    mov.b64 %d20, {%r22, %r0};
+    mov.b64 {%r23, %r24}, %d20;
+"""
+
+
+def test_moves_hand_a_load_on():
+    load, wait = LOAD.split("\n")
+    body = kernel(at(STORE, 0) + at(load, 0) + MOVES + f"{wait}\nadd.u32 %r21, %r23, 1;")
+
+    run(body, strict_tmem_loads=True)
+    for register in ("%r23", "%r22", "%r20"):
+        early = body.replace(WAIT_LD + "\nadd.u32 %r21, %r23", f"add.u32 %r21, {register}")
+        assert early != body
+        run(early)
+        with pytest.raises(UninitialisedRead, match=r"`add\.u32 %r21"):
+            run(early, strict_tmem_loads=True)
+    # What never met the load is free, and a register that the load will fill is not to be written.
+    run(body.replace(f"{wait}\nadd.u32 %r21, %r23", "add.u32 %r21, %r0"), strict_tmem_loads=True)
+    with pytest.raises(UninitialisedRead, match=r"`mov\.b32 %r20"):
+        run(body.replace("mov.b32 %r22, %r20", "mov.b32 %r20, %r0"), strict_tmem_loads=True)
+
+
+# Warp 4 shares the lanes of warp 0: it reads, and overwrites, what warp 0 stored.
+HANDOVER = """
+    shl.b32 %r4, %r5, 21;
+    and.b32 %r4, %r4, 0x600000;
+    add.u32 %r4, %r4, %r3;
+    setp.eq.u32 %p2, %r5, 0;
+    setp.eq.u32 %p3, %r5, 4;
+    @!%p2 bra MEET;
+    FIRST
+    tcgen05.fence::before_thread_sync;
+MEET:
+    bar.sync 1;
+    @!%p3 bra OUT;
+    tcgen05.fence::after_thread_sync;
+    SECOND
+OUT:
+"""
+UNFENCED = "that a barrier orders without tcgen05.fence"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [("", LOAD, "ld"), (LOAD, STORE, "st"), (STORE, STORE, "st")],
+    ids=["read of a write", "write over a read", "write over a write"],
+)
+@pytest.mark.parametrize("missing", ["", "before", "after"])
+def test_fences_of_tensor_memory(first, second, said, missing):
+    body = HANDOVER.replace("FIRST", at(STORE + first, 0)).replace("SECOND", at(second, 0))
+    body = kernel(body).replace(f"tcgen05.fence::{missing}_thread_sync;", "")
+
+    report = run(body, threads=160, strict_fences=not missing)
+    if missing:
+        assert report.warnings == {f"tcgen05.{said} {UNFENCED}": 1}
+        with pytest.raises(
+            MissingFence, match=rf"tcgen05\.{said} behind one of warp 0.*before_thread_sync"
+        ):
+            run(body, threads=160, strict_fences=True)
+    else:
+        assert not report.warnings
+
+
+def test_a_race_is_no_missing_fence():
+    body = HANDOVER.replace("FIRST", at(STORE, 0)).replace("SECOND", at(LOAD, 0))
+    body = kernel(body).replace("bar.sync 1;", "")
+
+    for seed in range(4):
+        with pytest.raises((RaceError, UninitialisedRead)) as caught:
+            run(body, threads=160, schedule="random_eager", seed=seed, strict_fences=True)
+        assert not isinstance(caught.value, MissingFence)

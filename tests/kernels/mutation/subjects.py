@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ class Subject:
     Attributes:
         call: poisons the outputs and calls host code, which launches one kernel.
         right: whether the outputs are right.
-        strict: whether results of tcgen05.ld may be used only behind a wait for them.
+        strict: whether everything is an error that the emulator can be asked to refuse: kernels of
+            others leave out some of it.
         warnings: what the emulator warns of in the kernel as it is; set by `baseline`.
     """
 
@@ -35,12 +37,18 @@ class Subject:
     strict: bool = True
     warnings: frozenset[str] = frozenset()
 
+    @property
+    def options(self) -> dict[str, bool]:
+        """Of `emulate`."""
+        names = ("strict_tmem_loads", "strict_registers", "strict_exit", "strict_fences")
+        return dict.fromkeys(names, self.strict)
+
     def baseline(self) -> tuple[Launch, Report]:
         """The launch as it is, and what it did."""
         heard = []
 
         def note(launch: Launch, memory: GlobalMemory) -> None:
-            heard.append((launch, emulate(launch, memory, strict_tmem_loads=self.strict)))
+            heard.append((launch, emulate(launch, memory, **self.options)))
 
         self.call(note)
         assert self.right()
@@ -52,10 +60,8 @@ class Subject:
         """Run other PTX in place of the kernel's own, after `baseline`."""
 
         def mutated(launch: Launch, memory: GlobalMemory) -> None:
-            report = emulate(
-                replace(launch, ptx=ptx), memory, schedule=schedule, seed=seed,
-                strict_tmem_loads=self.strict,
-            )  # fmt: skip
+            mutant = replace(launch, ptx=ptx)
+            report = emulate(mutant, memory, schedule=schedule, seed=seed, **self.options)
             if added := set(report.warnings) - self.warnings:
                 raise NewWarning(", ".join(sorted(added)))
 
@@ -196,7 +202,7 @@ def fa4_backward_subject(cache: CompileCache) -> Subject:
     dk, dv = torch.zeros_like(k), torch.zeros_like(v)
     preprocess(
         out.bfloat16(), grad, row_sums, lse.float(), lse_log2, accumulator, *[None] * 5,
-        given.scale, None, None, on_launch=emulate,
+        given.scale, None, None, on_launch=partial(emulate, strict_exit=False),
     )  # fmt: skip
     accumulated: list[torch.Tensor] = []
 
@@ -249,8 +255,7 @@ def forward_subject(cache: CompileCache) -> Subject:
             for got, wanted in zip(out, exact, strict=True)
         )
 
-    # NVVM moves the packing of loaded registers in front of the wait for the load.
-    return Subject(call, right, strict=False)
+    return Subject(call, right)
 
 
 SUBJECTS: dict[str, Callable[[CompileCache], Subject]] = {

@@ -52,7 +52,9 @@ def emulated(schedule, instructions):
     name, seed = schedule
 
     def on_launch(launch, memory):
-        instructions.append(emulate(launch, memory, schedule=name, seed=seed).instructions)
+        # FA4's backward leaves it to luck that its last bulk stores have read their source.
+        report = emulate(launch, memory, schedule=name, seed=seed, strict_exit=False)
+        instructions.append(report.instructions)
 
     return on_launch
 

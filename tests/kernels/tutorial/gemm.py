@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import cutlass
 import cutlass.memory
 from cutlass import cute
+from cutlass._mlir.dialects import nvvm
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
 from cutlass.utils import blackwell_helpers
@@ -118,6 +119,7 @@ class Gemm:
                 tcgen05.commit(done)
 
         cute.arch.mbarrier_wait(done, 0)
+        nvvm.tcgen05_fence(nvvm.Tcgen05FenceKind.AFTER_THREAD_SYNC)
         atom = (
             cute.make_copy_atom(
                 tcgen05.Ld32x32bOp(tcgen05.Repetition(min(self.config.n, 32))), cutlass.Float32

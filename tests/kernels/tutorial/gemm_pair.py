@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import cutlass
 import cutlass.memory
 from cutlass import cute
+from cutlass._mlir.dialects import nvvm
 from cutlass.cute.nvgpu import cpasync, tcgen05
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream
 from cutlass.utils import blackwell_helpers
@@ -120,6 +121,7 @@ class GemmPair:
                 tcgen05.commit(done, PAIR, tcgen05.CtaGroup.TWO)
 
         cute.arch.mbarrier_wait(done, 0)
+        nvvm.tcgen05_fence(nvvm.Tcgen05FenceKind.AFTER_THREAD_SYNC)
         atom = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(32)), cutlass.Float32)
         flat = accumulator[(None, None), 0, 0]
         copy = tcgen05.make_tmem_copy(atom, flat)
