@@ -1,25 +1,17 @@
 """Plans from top-k lists: for each query, or each Q block, the keys or KV blocks it selects."""
 
-from dataclasses import dataclass
-from typing import Any, NoReturn
-
-import numpy as np
-import torch
 from torch import Tensor
 
-from maskplan.build.assembly import assemble
 from maskplan.build.host import index_tensor, rank
 from maskplan.build.pattern_axes import distinct, require_heads
+from maskplan.build.topk_arguments import check_option, checked_lengths, geometry_of
+from maskplan.build.topk_reader import TopkReader
 from maskplan.device.move import on_gpu
 from maskplan.device.topk import TopkLists
-from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import Geometry, integer
+from maskplan.errors import PlanError, sentence
+from maskplan.geometry import integer
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
-from maskplan.threads import run_ranges
-
-# A strided input is copied to C order in pieces of this many bytes.
-_PIECE_BYTES = 8 << 20
 
 
 def from_topk(
@@ -76,7 +68,7 @@ def from_topk(
         ("unit", unit, ("token", "block")),
         ("base", base, ("local", "global")),
     ):
-        _option(name, value, options)
+        check_option(name, value, options)
     index_tensor(indices, "indices", or_gpu=True)
     rank(
         indices,
@@ -87,8 +79,8 @@ def from_topk(
         "indices.transpose(1, 2) for [batch, rows, heads, topk]",
     )
     require_heads(indices, "indices")
-    geometry = _geometry(indices, seqlen_k, block_size, rows, seqlen_q)
-    parts = [indices] if lengths is None else [indices, _lengths(lengths, indices)]
+    geometry = geometry_of(indices, seqlen_k, block_size, rows, seqlen_q)
+    parts = [indices] if lengths is None else [indices, checked_lengths(lengths, indices)]
     pattern_id, own = distinct(*parts, batch_shared=base == "local")
     provenance = Provenance(
         builder="from_topk",
@@ -106,7 +98,7 @@ def from_topk(
             whole=whole,
             capacity=room,
         ).plan(pattern_id, provenance)
-    reader = _Reader(
+    reader = TopkReader(
         indices=own[0],
         lengths=None if lengths is None else own[1],
         geometry=geometry,
@@ -134,249 +126,3 @@ def _not_whole(plan: Plan) -> PlanError:
             remedy="leave out whole=True: bits then keep such blocks exact",
         )
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """Blocks of a stretch of Q blocks, as one thread found them."""
-
-    counts: np.ndarray[Any, Any]
-    col: np.ndarray[Any, Any]
-    content: np.ndarray[Any, Any]
-    tiles: np.ndarray[Any, Any]
-    bad: tuple[int, int, int, int] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reader:
-    """Top-k lists with all that says how to read them."""
-
-    indices: Tensor  # [b, h, rows, topk]
-    lengths: Tensor | None  # int64 [b, h, rows]
-    geometry: Geometry
-    lists: int  # lists per Q block
-    whole: bool
-    is_global: bool
-
-    def plan(self, pattern_id: Tensor, provenance: Provenance) -> Plan:
-        """Read every list, on all threads."""
-        patterns = self.indices.shape[0] * self.indices.shape[1]
-        parts: dict[int, _Part] = {}
-
-        def work(start: int, stop: int) -> None:
-            parts[start] = self._read(start, stop)
-
-        run_ranges(work, patterns * self.geometry.num_q_blocks)
-        ordered = [parts[start] for start in sorted(parts)]
-        for part in ordered:
-            if part.bad is not None:
-                self._raise_bad(part.bad)
-        counts = np.concatenate([part.counts for part in ordered])
-        row_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return assemble(
-            self.geometry,
-            pattern_id,
-            row_ptr,
-            np.concatenate([part.col for part in ordered]),
-            _joined_contents(ordered),
-            np.concatenate([part.tiles for part in ordered]),
-            provenance,
-        )
-
-    def _read(self, start: int, stop: int) -> _Part:
-        """Q blocks [start, stop), counted over patterns with Q blocks fastest."""
-        from maskplan.build.band_kernel import new_band
-        from maskplan.build.topk_kernel import read_blocks
-        from maskplan.tile_pool import new_pool
-
-        (bq, bk), words = self.geometry.block_size, self.geometry.axes.words
-        band = new_band(self.geometry.seqlen_k, bk, self.lists)
-        tile = np.zeros((bq, words), dtype=np.int32)
-        pool = new_pool(bq, words, 16)
-        col, content = np.empty(1024, dtype=np.int32), np.empty(1024, dtype=np.int32)
-        counts = np.zeros(stop - start, dtype=np.int64)
-        total = 0
-        for first, last in self._pieces(start, stop):
-            b, h, q_block = self._place(first)
-            top = q_block * self.lists
-            bottom = min(top + (last - first) * self.lists, self.indices.shape[2])
-            lists = self.indices[b, h, top:bottom].contiguous().numpy()
-            pool, col, content, total, row, slot = read_blocks(
-                lists,
-                self._counts(b, h, top, bottom),
-                self._mode(b, q_block),
-                band,
-                tile,
-                pool,
-                col,
-                content,
-                total,
-                counts[first - start : last - start],
-            )
-            if row >= 0:
-                empty = np.empty(0, dtype=np.int32)
-                bad = (b, h, top + row, slot)
-                return _Part(counts=counts, col=empty, content=empty, tiles=pool[0][:0], bad=bad)
-        return _Part(
-            counts=counts,
-            col=col[:total].copy(),
-            content=content[:total].copy(),
-            tiles=pool[0][: pool[3][0]],
-            bad=None,
-        )
-
-    def _place(self, line: int) -> tuple[int, int, int]:
-        """(batch, head, Q block) of a line."""
-        pattern, q_block = divmod(line, self.geometry.num_q_blocks)
-        b, h = divmod(pattern, self.indices.shape[1])
-        return b, h, q_block
-
-    def _pieces(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """[start, stop) cut at patterns, and where the input is not in C order by size as well."""
-        topk = max(self.indices.shape[3], 1)
-        step = self.geometry.num_q_blocks
-        if not self.indices[0, 0].is_contiguous():
-            step = max(1, _PIECE_BYTES // (self.lists * topk * self.indices.element_size()))
-        pieces = []
-        while start < stop:
-            to_pattern_end = self.geometry.num_q_blocks - start % self.geometry.num_q_blocks
-            end = min(stop, start + min(step, to_pattern_end))
-            pieces.append((start, end))
-            start = end
-        return pieces
-
-    def _limit(self) -> int:
-        return self.geometry.num_k_blocks if self.whole else self.geometry.seqlen_k
-
-    def _mode(self, b: int, q_block: int) -> np.ndarray[Any, Any]:
-        bk = self.geometry.block_size[1]
-        shift = bk.bit_length() - 1 if bk & (bk - 1) == 0 else -1
-        first = b * self._limit() if self.is_global else 0
-        return np.array([first, self.whole, shift, q_block, self.geometry.seqlen_q], np.int64)
-
-    def _counts(self, b: int, h: int, top: int, bottom: int) -> np.ndarray[Any, Any]:
-        """Lanes that hold, int64 [bottom - top]."""
-        if self.lengths is None:
-            return np.full(bottom - top, self.indices.shape[3], dtype=np.int64)
-        return self.lengths[b, h, top:bottom].contiguous().numpy()
-
-    def _raise_bad(self, place: tuple[int, int, int, int]) -> NoReturn:
-        b, h, row, slot = place
-        value, limit = int(self.indices[place]), self._limit()
-        low = b * limit if self.is_global else 0
-        noun = "block" if self.whole else "token"
-        meaning = f"{low} <= {noun} < {low + limit}, or -1 for none"
-        remedy = (
-            "mark unused slots with -1: lists padded with other values (FlashMLA's ids past the "
-            f"end) enter as from_topk(indices.masked_fill(indices >= {limit}, -1), ...), or with "
-            "lengths="
-        )
-        if self.is_global:
-            meaning += f" (batch {b})"
-            remedy = "list keys of the row's own batch only, or pass base='local'"
-        raise PlanError(
-            sentence(
-                what="index out of range",
-                where=f"indices[b={b}, h={h}, row={row}, slot={slot}]",
-                got=value,
-                wanted=meaning,
-                remedy=remedy,
-            )
-        )
-
-
-def _joined_contents(parts: list[_Part]) -> np.ndarray[Any, Any]:
-    """The parts' contents, with tiles numbered over the parts' tiles one after another."""
-    shifted, before = [], 0
-    for part in parts:
-        shifted.append(np.where(part.content >= 0, part.content + np.int32(before), part.content))
-        before += len(part.tiles)
-    return np.concatenate(shifted).astype(np.int32, copy=False)
-
-
-def _option(name: str, value: str, options: tuple[str, str]) -> None:
-    if value not in options:
-        raise PlanTypeError(
-            sentence(
-                what="unknown option",
-                where=name,
-                got=repr(value),
-                wanted=" or ".join(map(repr, options)),
-                remedy="pass one of these",
-            )
-        )
-
-
-def _geometry(
-    indices: Tensor, seqlen_k: int, block_size: tuple[int, int], rows: str, seqlen_q: int | None
-) -> Geometry:
-    lists = indices.shape[2]
-    if seqlen_q is None:
-        if rows == "block":
-            raise PlanError(
-                sentence(
-                    what="query length is not given",
-                    where="seqlen_q",
-                    got="None with rows='block'",
-                    wanted="the number of queries",
-                    remedy=f"pass seqlen_q, which {lists} Q blocks do not tell",
-                )
-            )
-        seqlen_q = lists
-    geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
-    wanted = geometry.seqlen_q if rows == "token" else geometry.num_q_blocks
-    if lists != wanted:
-        per = "query" if rows == "token" else "Q block"
-        raise PlanError(
-            sentence(
-                what="wrong number of lists",
-                where="indices, axis 2 (rows)",
-                got=lists,
-                wanted=f"{wanted}, one list per {per} of {geometry}",
-                remedy="pass the seqlen_q and block_size that the lists were made for",
-            )
-        )
-    return geometry
-
-
-def _lengths(lengths: Tensor, indices: Tensor) -> Tensor:
-    """`lengths` as int64 [batch, heads, rows], checked against the lists."""
-    index_tensor(lengths, "lengths", or_gpu=True)
-    if lengths.device != indices.device:
-        raise PlanTypeError(
-            sentence(
-                what="lengths are on another device",
-                where="lengths",
-                got=lengths.device,
-                wanted=f"{indices.device}, as indices",
-                remedy="pass lengths.to(indices.device)",
-            )
-        )
-    wanted = tuple(indices.shape[:3])
-    rank(lengths, "lengths", (3,), f"{list(wanted)}, as indices", "add the axes of size 1")
-    if any(size not in (1, full) for size, full in zip(lengths.shape, wanted, strict=True)):
-        raise PlanError(
-            sentence(
-                what="lengths do not fit the lists",
-                where="lengths",
-                got=f"shape {list(lengths.shape)}",
-                wanted=f"{list(wanted)}, or 1 in place of a size",
-                remedy="pass one length for each list",
-            )
-        )
-    if on_gpu(lengths):  # values are the kernels' to check
-        return lengths.to(torch.int64).expand(wanted)
-    topk = indices.shape[3]
-    bad = ((lengths < 0) | (lengths > topk)).nonzero()
-    if len(bad):
-        b, h, row = bad[0].tolist()
-        raise PlanError(
-            sentence(
-                what="length out of range",
-                where=f"lengths[b={b}, h={h}, row={row}]",
-                got=int(lengths[b, h, row]),
-                wanted=f"0 <= length <= topk = {topk}",
-                remedy="count the lanes of indices that hold",
-            )
-        )
-    return lengths.to(torch.int64).expand(wanted)

@@ -11,6 +11,8 @@ thread came first leaves no trace.
 | 4 | more partial blocks than there is room for tiles | the last ones dropped |
 | 8 | a block is partial where the caller said that blocks are whole | dropped |
 | 16 | a length outside 0 <= length <= topk | cut to that range |
+| 32 | queries of a tile differ, with policy="uniform" | the tile's list is empty |
+| 64 | a union of differing queries covers more keys than max_coverage | kept |
 """
 
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor
 from maskplan.errors import PlanError, sentence
 
 BAD_INDEX, BLOCKS_FULL, TILES_FULL, PARTIAL_BLOCK, BAD_LENGTH = 1, 2, 4, 8, 16
+TILES_DIFFER, MUCH_COVERED = 32, 64
 
 _FAULTS = {
     BAD_INDEX: (
@@ -50,6 +53,18 @@ _FAULTS = {
         "a length below 0 or above topk, which was cut",
         "0 <= length <= topk",
         "count the lanes of indices that hold",
+    ),
+    TILES_DIFFER: (
+        "queries of a tile select different keys",
+        "a tile of differing queries, whose list was dropped",
+        "one list for all queries of a tile, with policy='uniform'",
+        "call tiles.cpu(), which names the tile, or pass policy='union'",
+    ),
+    MUCH_COVERED: (
+        "union of a tile covers most keys",
+        "a union beyond max_coverage",
+        "unions of fewer keys",
+        "call tiles.cpu(), which names the tile, or plan blocks",
     ),
 }
 

@@ -128,6 +128,18 @@ class TopkLists:
             status=status,
         )
 
+    def bits_of_lists(self, status: Tensor) -> Tensor:
+        """int32 [lists, words of all blocks]: the bits of each list of tokens, one a Q block."""
+        geometry, lists = self.geometry, self.patterns * self.indices.shape[2]
+        words = geometry.num_k_blocks * geometry.axes.words
+        empty = not lists or not words or not self.indices.shape[3]
+        bits = self._empty(lists, words, zero=empty or not self.in_cuda)
+        if not empty and self.in_cuda:
+            self._read_in_cuda(bits, status, None)
+        elif not empty:
+            self._read_in_triton(bits, status)
+        return bits
+
     def _bits(self, status: Tensor) -> "_Bits":
         if not self.lines or not self.indices.shape[3] or not self.geometry.num_k_blocks:
             shape = (self.lines, words_of(self.geometry.num_k_blocks))

@@ -6,6 +6,7 @@ from maskplan.errors import PlanError, sentence
 from maskplan.geometry import integer, number
 
 POLICIES = ("uniform", "union", "representative")
+FORMS = ("auto", "tokens", "blocks")
 TILE_ROWS = (128, 256)
 _WHERE = "token_tiles"
 
@@ -66,5 +67,32 @@ def raise_differ(m: int, b: int, h: int, per_tile: int, seqlen_q: int, got: str)
             got=got,
             wanted="one list for all of them, with policy='uniform'",
             remedy="pass policy='union' to keep each query exact by bits",
+        )
+    )
+
+
+def raise_no_blocks(what: str, got: str, wanted: str) -> NoReturn:
+    """Refuse form="blocks".
+
+    Raises:
+        PlanError: always.
+    """
+    _refuse(what, got, wanted, "pass form='tokens', or 'auto' to have it measured")
+
+
+def raise_dropped(bits: int) -> NoReturn:
+    """Refuse blocks that a device dropped because not all queries of their tile see them whole.
+
+    Raises:
+        PlanError: always.
+    """
+    raise PlanError(
+        sentence(
+            what="queries of a tile select different keys, or a block is not whole",
+            where=f"the tiles' status word ({bits})",
+            got="blocks that a query of their tile sees in part, which were dropped",
+            wanted="whole blocks, the same for all queries of a tile, with policy='uniform'",
+            remedy="call TokenTiles.from_topk with indices.cpu(), which names the tile, or pass "
+            "policy='union'",
         )
     )

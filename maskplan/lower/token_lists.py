@@ -1,22 +1,21 @@
 """Ways into `TokenTiles`, from top-k lists and from plans, and the form that fits them."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from maskplan.build.host import index_tensor, rank
-from maskplan.build.pattern_axes import require_heads
 from maskplan.build.topk import from_topk
-from maskplan.geometry import integer
+from maskplan.device.move import on_gpu
 from maskplan.lower.target import Target, check_target
-from maskplan.lower.tensors import forward_tensors
-from maskplan.lower.token_checks import TILE_ROWS, check_options, lists_per_token, raise_differ
+from maskplan.lower.token_blocks import of_blocks
+from maskplan.lower.token_checks import TILE_ROWS, check_options, lists_per_token, raise_no_blocks
+from maskplan.lower.token_input import TileLists, TileOptions, read_arguments
 from maskplan.lower.token_source import TileSource, no_plan, scratch_of
 from maskplan.lower.token_table import tables
 from maskplan.lower.token_tiles import KEYS, MAX_COVERAGE, TokenTiles
-from maskplan.pairs import kept_pairs, visited_pairs
 from maskplan.plan import Plan, require_exact
 from maskplan.threads import run_ranges
 
@@ -53,46 +52,57 @@ def whole_blocks(indices: Tensor, seqlen_k: int) -> bool:
     return not broken
 
 
-def of_topk(
-    indices: Tensor, seqlen_k: int, *, policy: str, tile_rows: int, group: int,
-    kv_heads: int | None, max_coverage: float,
-) -> TokenTiles:  # fmt: skip
+def of_topk(indices: Tensor, seqlen_k: int, **given: Any) -> TokenTiles:
     """`TokenTiles.from_topk`."""
-    index_tensor(indices, "indices")
-    rank(indices, "indices", (4,), "[batch, heads, SQ, topk]", "add the axes of size 1")
-    require_heads(indices, "indices")
-    seqlen_k = integer(seqlen_k, "seqlen_k")
-    check_options(policy, tile_rows, group, max_coverage)
-    batch, given, seqlen_q, topk = indices.shape
-    own = indices[:1] if indices.stride(0) == 0 else indices
-    own = own[:, :1] if indices.stride(1) == 0 else own
-    per_head = lists_per_token(given, group, kv_heads)
-    heads = given // per_head
-    if own.shape[1] == 1:
-        per_head = 1
-    lists = _grouped(own, per_head)
-    if per_head > 1 and all(torch.equal(lists[:, :, 0], lists[:, :, g]) for g in range(per_head)):
-        lists, per_head = lists[:, :, :1], 1
-    if per_head == 1 and whole_blocks(lists[:, :, 0], seqlen_k):
-        size = (tile_rows // group, KEYS)
-        plan = from_topk(
-            lists[:, :, 0].expand(batch, heads, seqlen_q, topk), seqlen_k, block_size=size
+    lists, options = read_arguments(indices, seqlen_k, **given)
+    if options.form == "blocks" and lists.per_head > 1:
+        raise_no_blocks(
+            "heads of a tile have lists of their own",
+            f"{lists.per_head} lists a token with form='blocks'",
+            "one list for the heads packed into a tile",
         )
+    if on_gpu(indices):
+        from maskplan.lower.token_device import tiles_on_device
+
+        return tiles_on_device(lists, options)
+    return _on_cpu(lists, options)
+
+
+def _on_cpu(lists: TileLists, options: TileOptions) -> TokenTiles:
+    if lists.per_head > 1 and lists.groups_alike():
+        lists = lists.first_of_groups()
+    local = lists.local()
+    policy, tile_rows, group = options.policy, options.tile_rows, options.group
+    b, h, per_head = lists.own
+    form = options.form
+    if form == "auto":
+        whole = per_head == 1 and whole_blocks(local, lists.seqlen_k)
+        form = "blocks" if whole else "tokens"
+    if form == "blocks" and per_head == 1:
+        kept = local.expand(*lists.shape, *local.shape[2:])
+        plan = from_topk(kept, lists.seqlen_k, block_size=(options.tile_tokens, KEYS))
         if plan.tile_id is None or policy != "representative":
-            return _of_blocks(plan, tile_rows, group, policy)
+            return of_blocks(plan, tile_rows, group, policy, options.max_coverage)
+        if options.form == "blocks":
+            raise_no_blocks(
+                "queries of a tile select different blocks",
+                "policy='representative' with form='blocks'",
+                "one list of blocks for all queries of a tile",
+            )
     return tables(
         TileSource(
-            lists=lists.numpy(),
-            plan=no_plan(tile_rows // group),
-            own=(lists.shape[0], lists.shape[1], per_head),
-            shape=(batch, heads),
-            seqlen_q=seqlen_q,
-            seqlen_k=seqlen_k,
+            lists=local.view(b, h, per_head, *local.shape[2:]).numpy(),
+            given=lists.indices.numpy(),
+            plan=no_plan(options.tile_tokens),
+            own=lists.own,
+            shape=lists.shape,
+            seqlen_q=lists.seqlen_q,
+            seqlen_k=lists.seqlen_k,
             tile_rows=tile_rows,
             group=group,
             policy=policy,
         ),
-        max_coverage,
+        options.max_coverage,
     )
 
 
@@ -122,15 +132,17 @@ def of_plan(
     if whole and (tiled.tile_id is None or policy != "representative"):
         kept = patterns[:, :, 0].contiguous()
         shared = replace(tiled, pattern_id=_renumbered(tiled, kept, plan))
-        return _of_blocks(shared.canonical(), tile_rows, group, policy)
+        return of_blocks(shared.canonical(), tile_rows, group, policy, max_coverage)
     numbers = _grouped(_renumbered(tiled, patterns.flatten(1), plan), per_head)
     numbers = numbers[:1] if bool((numbers == numbers[:1]).all()) else numbers
     numbers = numbers[:, :1] if bool((numbers == numbers[:, :1]).all()) else numbers
     ids = np.empty(0, np.int32) if tiled.tile_id is None else tiled.tile_id.numpy()
     tiles = tiled.tiles.numpy()
+    none = np.empty((0,) * 5, dtype=np.int32)
     return tables(
         TileSource(
-            lists=np.empty((0,) * 5, dtype=np.int32),
+            lists=none,
+            given=none,
             plan=(
                 numbers.flatten(1).contiguous().numpy(), tiled.row_ptr.numpy(), tiled.col.numpy(),
                 ids, tiles, tiled.geometry.num_q_blocks,
@@ -145,40 +157,6 @@ def of_plan(
         ),
         max_coverage,
     )  # fmt: skip
-
-
-def _of_blocks(plan: Plan, tile_rows: int, group: int, policy: str) -> TokenTiles:
-    """The form of blocks; `plan` is in blocks of (tokens of a tile, 128), its lists whole."""
-    if policy == "uniform" and plan.tile_id is not None:
-        entry = int((plan.tile_id >= 0).nonzero()[0])
-        line = int((plan.row_ptr <= entry).sum()) - 1
-        pattern, tile = divmod(line, plan.axes.rows)
-        b, h = (plan.pattern_id == pattern).nonzero()[0].tolist()
-        raise_differ(
-            tile, b, h, plan.block_size[0], plan.seqlen_q, f"KV block {int(plan.col[entry])}"
-        )
-    lists = replace(forward_tensors(plan), block_size=(tile_rows, KEYS))
-    listed = lists.mask_block_cnt + lists.full_block_cnt
-    last = plan.geometry.num_k_blocks - 1
-    ends = (lists.mask_block_idx == last).any(-1) | (lists.full_block_idx == last).any(-1)
-    missing = (last + 1) * KEYS - plan.seqlen_k
-    kept = kept_pairs(plan) * group
-    return TokenTiles(
-        seqlen_q=plan.seqlen_q,
-        seqlen_k=plan.seqlen_k,
-        tile_rows=tile_rows,
-        rows_per_token=group,
-        lists_per_token=1,
-        policy=policy,
-        tile_token_indices=None,
-        valid_counts=(listed * KEYS - ends * missing * (last >= 0)).to(torch.int32),
-        blocks=lists,
-        row_bits=None,
-        plan=plan,
-        wanted_pairs=kept,
-        kept_pairs=kept,
-        visited_pairs=visited_pairs(plan) * group,
-    )
 
 
 def _grouped(tensor: Tensor, group: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""`TileSource`: the lists that `TokenTiles` are made of, and how tiles are cut from them."""
+"""`TileSource`: lists on the CPU, and how the tiles of `TokenTiles` are cut from them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +11,12 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TileSource:
-    """Lists of one row or of a group's rows, by (batch, head), and how tiles are cut from them.
+class TileShape:
+    """How tiles are cut from lists, by (batch, head).
 
     Attributes:
-        lists: int [b, h, G', SQ, topk], or of no elements where `plan` is read; b and h are 1 where
-            the result is broadcast.
-        plan: the arrays of a plan in blocks of (tokens of a tile, 128), see `_read_blocks`.
-        own: (b, h, G').
+        own: (b, h, G') of the lists, G' lists of a token in a tile; b and h are 1 where the result
+            is broadcast.
         shape: (batch, heads) of the result.
         seqlen_q: SQ.
         seqlen_k: SK.
@@ -27,8 +25,6 @@ class TileSource:
         policy: what a tile's list is.
     """
 
-    lists: Array
-    plan: tuple[Any, ...]
     own: tuple[int, int, int]
     shape: tuple[int, int]
     seqlen_q: int
@@ -46,6 +42,21 @@ class TileSource:
     def tiles(self) -> int:
         """Tiles of a head."""
         return -(-self.seqlen_q // self.per_tile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileSource(TileShape):
+    """Lists on the CPU that tiles are cut from.
+
+    Attributes:
+        lists: int [b, h, G', SQ, topk], or of no elements where `plan` is read.
+        given: the lists as the caller gave them, [b, h * G', SQ, topk], for errors.
+        plan: the arrays of a plan in blocks of (tokens of a tile, 128), see `_read_blocks`.
+    """
+
+    lists: Array
+    given: Array
+    plan: tuple[Any, ...]
 
     @property
     def geometry(self) -> tuple[int, ...]:

@@ -13,18 +13,24 @@ Lists that differ among the heads packed into a tile stay a table of tokens.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from maskplan.bits import unpack
 from maskplan.build.topk import from_topk
+from maskplan.errors import PlanTypeError, sentence
 from maskplan.lower.packing import register
 from maskplan.lower.tensors import FILL, BlockSparseTensors
 from maskplan.plan import Plan
 
+if TYPE_CHECKING:
+    from maskplan.lower.lowered import LoweredPlan
+
 KEYS = 128  # keys of a logical block, and of an aligned one
 MAX_COVERAGE = 0.5
+NOT_COUNTED = -1  # pairs of tiles that a GPU made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -51,9 +57,18 @@ class TokenTiles:
         row_bits: int32 [B, H, M, tile_rows, L / 32] of a union whose rows differ: bit i of word w
             of a row is whether it sees entry 32 * w + i. None where every row sees every entry.
         plan: the plan that `blocks` lists, in the form of blocks; else None.
-        wanted_pairs: (row, key) pairs asked for, over all (batch, head).
+        wanted_pairs: (row, key) pairs asked for, over all (batch, head); -1 where a GPU made the
+            tiles, whose pairs `cpu()` counts. So for the next two.
         kept_pairs: of these, the ones attended: all but for "representative".
         visited_pairs: pairs that a kernel computes, wanted or not.
+        max_coverage: the share of keys beyond which a union of differing queries is refused.
+        status: None of exact tiles; int32 [1] of tiles made on a GPU, whose bits record what was
+            wrong: see `maskplan.device.status`.
+        report: int64 [b, h, M, 4] of a table made on a GPU, for `cpu()`; else None.
+
+    Tiles made on a GPU are made without waiting for it, so their sizes follow from shapes: L is
+    what the longest list may be, lists of blocks have L / 128 slots, and a union has `row_bits`
+    even if no rows differ. A tile whose queries differ ("uniform") has an empty list there.
     """
 
     seqlen_q: int
@@ -70,6 +85,9 @@ class TokenTiles:
     wanted_pairs: int
     kept_pairs: int
     visited_pairs: int
+    max_coverage: float = MAX_COVERAGE
+    status: Tensor | None = None
+    report: Tensor | None = None
 
     @staticmethod
     def from_topk(
@@ -77,10 +95,14 @@ class TokenTiles:
         seqlen_k: int,
         *,
         policy: str = "uniform",
+        form: str = "auto",
         tile_rows: int = 128,
         group: int = 1,
         kv_heads: int | None = None,
+        lengths: Tensor | None = None,
+        base: str = "local",
         max_coverage: float = MAX_COVERAGE,
+        capacity: int | None = None,
     ) -> "TokenTiles":
         """Tiles straight from lists of selected keys, with no plan in between.
 
@@ -88,29 +110,48 @@ class TokenTiles:
         is O(indices + tiles * words touched), memory a row of SK bits for each list of a tile and
         thread, beside the result.
 
+        Lists on a GPU become tiles there, in a row of SK bits for each list. With form="tokens" or
+        "blocks" nothing waits for the device and everything can be captured in a CUDA graph;
+        "auto" reads the lists first and waits for what they are. What is wrong (an index out of
+        range, queries that differ) is recorded in the tiles' status word, which `validate()` and
+        `cpu()` read.
+
         Args:
-            indices: int32 or int64 [batch, heads, SQ, topk] on the CPU, any strides, of keys local
-                to their batch. `expand` over batch or heads costs nothing.
+            indices: int32 or int64 [batch, heads, SQ, topk], any strides, on the CPU or a GPU, of
+                keys. `expand` over batch or heads costs nothing.
             seqlen_k: SK, in tokens.
             policy: "uniform", "union" or "representative".
+            form: "auto", blocks where lists were measured to be whole ones, else tokens: see NOTE
+                [Whole blocks]. "tokens": a table whatever they are. "blocks": KV blocks whatever
+                they are, exact by bits with policy="union"; with "uniform" an error where a query
+                sees a block in part.
             tile_rows: packed rows of a Q tile: 128 or 256.
             group: query heads packed into the rows of a tile, row = token * group + head in group;
                 1 without PackGQA.
             kv_heads: HK, where `indices` may hold lists of kv_heads * group query heads; by default
-                its heads are KV heads.
+                its heads are KV heads. Such lists are compared, and taken as one where they are
+                equal, on a GPU only with form="auto".
+            lengths: int32 or int64 [batch, heads, SQ], sizes of 1 broadcast: the leading lanes of
+                each list that hold; what lies beyond is ignored, valid or not.
+            base: "local": keys count from the start of their own batch. "global": batch * SK + key.
             max_coverage: the share of keys beyond which a union of differing queries is refused.
+            capacity: room for keys in a list on a GPU, by default for all that a union of a tile,
+                or one list, may have; keys beyond are dropped and recorded. Of no consequence on
+                the CPU.
 
         Raises:
-            PlanTypeError: if an argument has the wrong dtype or rank.
-            PlanError: if an index is out of range, with its place; if a tile's queries differ
-                ("uniform"), with the first such tile; if their union covers too much; or if heads,
-                rows or the policy are none of those above.
+            PlanTypeError: if an argument has the wrong dtype, rank or device, or an option is not a
+                known one.
+            PlanError: if heads, rows or the policy are none of those above; on the CPU also if an
+                index or a length is out of range, with its place; if a tile's queries differ
+                ("uniform"), with the first such tile; or if their union covers too much.
         """
         from maskplan.lower.token_lists import of_topk
 
         return of_topk(
-            indices, seqlen_k, policy=policy, tile_rows=tile_rows, group=group, kv_heads=kv_heads,
-            max_coverage=max_coverage,
+            indices, seqlen_k, policy=policy, form=form, tile_rows=tile_rows, group=group,
+            kv_heads=kv_heads, lengths=lengths, base=base, max_coverage=max_coverage,
+            capacity=capacity,
         )  # fmt: skip
 
     @property
@@ -134,14 +175,70 @@ class TokenTiles:
         return int(self.valid_counts.shape[1])
 
     @property
+    def device(self) -> torch.device:
+        """Where the tensors live."""
+        return self.valid_counts.device
+
+    def to(self, device: torch.device | str) -> "TokenTiles":
+        """The tiles on another device; to the CPU: `cpu`.
+
+        Raises:
+            PlanTypeError: if `device` is no device.
+            PlanError: if there is no such one here; as `cpu` does.
+        """
+        from maskplan.lower.token_device import to_device
+
+        return to_device(self, device)
+
+    def cpu(self) -> "TokenTiles":
+        """The exact tiles on the CPU, equal to what `from_topk` makes there of the same form.
+
+        Of tiles made on a GPU this waits for it, checks, trims and counts pairs: not for the hot
+        path.
+
+        Raises:
+            PlanError: if the device recorded a fault, with the first tile where one is at fault.
+        """
+        from maskplan.lower.token_device import to_cpu
+
+        return to_cpu(self)
+
+    def validate(self) -> "TokenTiles":
+        """The tiles themselves, once the status word has been read: it waits for the device.
+
+        Raises:
+            PlanError: as `cpu`.
+        """
+        from maskplan.lower.token_device import validate
+
+        validate(self)
+        return self
+
+    @property
     def lost_pairs(self) -> int:
         """Wanted pairs that are not attended."""
-        return self.wanted_pairs - self.kept_pairs
+        wanted, kept, _ = self._counted("lost_pairs")
+        return wanted - kept
 
     @property
     def spurious_pairs(self) -> int:
         """Pairs visited that nobody wanted: masked by bits, or attended by "representative"."""
-        return self.visited_pairs - self.kept_pairs
+        _, kept, visited = self._counted("spurious_pairs")
+        return visited - kept
+
+    def _counted(self, where: str) -> tuple[int, int, int]:
+        """(wanted, kept, visited) pairs."""
+        if self.wanted_pairs == NOT_COUNTED:
+            raise PlanTypeError(
+                sentence(
+                    what="pairs are not counted",
+                    where=where,
+                    got=f"tiles made on {self.device}",
+                    wanted="exact tiles",
+                    remedy="use tiles.cpu(), which waits for the device",
+                )
+            )
+        return self.wanted_pairs, self.kept_pairs, self.visited_pairs
 
     @property
     def nbytes(self) -> int:
@@ -153,6 +250,19 @@ class TokenTiles:
             lists.tiles,
         ]  # fmt: skip
         return sum(t.untyped_storage().nbytes() for t in tensors if t is not None)
+
+    def lower(self) -> "LoweredPlan":
+        """What `attention` runs of these tiles on a CPU: made once, it serves any number of calls.
+
+        The lists are gathered as they lie in the tables, or row by row where rows see little of
+        their tile's list. In the form of blocks it is the plan, lowered.
+
+        Raises:
+            PlanTypeError: if the tables are not on the CPU.
+        """
+        from maskplan.lower.lowered import lower, of_token_tiles
+
+        return of_token_tiles(self) if self.plan is None else lower(self.plan, "cpu")
 
     def to_plan(self) -> Plan:
         """The exact plan of the pairs these tiles attend, in blocks of (tokens of a tile, 128).
@@ -178,10 +288,15 @@ class TokenTiles:
         return from_topk(by_head, self.seqlen_k, block_size=size)
 
     def __repr__(self) -> str:
-        return (
+        start = (
             f"TokenTiles({self.policy}, {self.form}, {self.seqlen_q} x {self.seqlen_k} tokens, "
             f"batch={self.batch}, heads={self.heads}, {self.valid_counts.shape[2]} tiles of "
-            f"{self.tile_rows} rows, wanted={self.wanted_pairs}, kept={self.kept_pairs}, "
+            f"{self.tile_rows} rows, "
+        )
+        if self.wanted_pairs == NOT_COUNTED:
+            return f"{start}on {self.device})"
+        return (
+            f"{start}wanted={self.wanted_pairs}, kept={self.kept_pairs}, "
             f"spurious={self.spurious_pairs})"
         )
 

@@ -8,11 +8,9 @@ import os
 import pytest
 import torch
 
+from tests.device.planning import DISPATCHERS
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_DISPATCHERS = (
-    "maskplan.build.topk.on_gpu",
-    "maskplan.build.block_mask.on_gpu",
-)
 _PLACERS = ("maskplan.build.closed_forms.gpu", "maskplan.patterns.sliding_tile.gpu")
 
 
@@ -27,8 +25,8 @@ def place(monkeypatch) -> torch.device:
     from tests.device.interpreter import make_it_work
 
     make_it_work()
-    for name in _DISPATCHERS:
-        monkeypatch.setattr(name, lambda tensor: True)  # noqa: ARG005
+    for name in DISPATCHERS:
+        monkeypatch.setattr(f"{name}.on_gpu", lambda tensor: True)  # noqa: ARG005
     for name in _PLACERS:
         monkeypatch.setattr(name, lambda device: device)
     return torch.device("cpu")

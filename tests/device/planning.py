@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -9,19 +10,27 @@ from torch import Tensor
 import maskplan as mp
 from maskplan.device import move
 
+# Modules that ask whether a tensor is on a GPU.
+DISPATCHERS = (
+    "maskplan.build.topk",
+    "maskplan.build.topk_arguments",
+    "maskplan.build.block_mask",
+    "maskplan.lower.token_lists",
+)
+
 
 @contextlib.contextmanager
 def on_the_cpu() -> Iterator[None]:
     """Public calls take the CPU's path, where the interpreter has made tensors pass for a GPU's."""
-    import maskplan.build.block_mask as masks
-    from maskplan.build import topk
-
-    kept = topk.on_gpu, masks.on_gpu
-    topk.on_gpu = masks.on_gpu = move.on_gpu
+    modules = [import_module(name) for name in DISPATCHERS]
+    kept = [module.on_gpu for module in modules]
+    for module in modules:
+        module.on_gpu = move.on_gpu
     try:
         yield
     finally:
-        topk.on_gpu, masks.on_gpu = kept
+        for module, dispatch in zip(modules, kept, strict=True):
+            module.on_gpu = dispatch
 
 
 def generator(seed: int) -> torch.Generator:
