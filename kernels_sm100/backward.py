@@ -25,7 +25,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from kernels_sm100.backward_config import TILE, BackwardConfig
 from kernels_sm100.barriers import arrive_warp_tmem, wait_tmem
 from kernels_sm100.bulk import add_bulk, add_release, wait_for_turn
-from kernels_sm100.mask import apply
+from kernels_sm100.mask import apply_repeated
 
 WARPS = 16
 THREADS = 32 * WARPS
@@ -103,6 +103,7 @@ class Backward:
         self.dtype = DTYPE[config.dtype]
         self.head_dim = config.head_dim
         self.stages = config.stages
+        self.pack = config.rows_per_token
         self.pair_tile = (TILE, TILE, config.head_dim)
         self.gradient_tile = (TILE, config.head_dim, TILE)
         # See NOTE [Tensor memory] of either kernel.
@@ -154,22 +155,32 @@ class Backward:
         """[B, S, H, D] as (S, D, H, B): a view."""
         return cute.make_tensor(tensor.iterator, cute.select(tensor.layout, mode=[1, 3, 2, 0]))
 
+    def packed(self, tensor: cute.Tensor) -> cute.Tensor:
+        """[B, S, H, D] as ((G, S), D, H / G, B) with PackGQA, else as `rows_first`: a view."""
+        if const_expr(self.pack == 1):
+            return self.rows_first(tensor)
+        b, s, h, d = tensor.shape
+        sb, ss, sh, sd = tensor.stride
+        shape = ((self.pack, s), d, h // self.pack, b)
+        layout = cute.make_layout(shape, stride=((sh, ss), sd, sh * self.pack, sb))
+        return cute.make_tensor(tensor.iterator, layout)
+
     def keys_map(self, tensor: cute.Tensor, layout: Any, mma: Products) -> tuple[Any, Any]:
         """TMA of tiles that are the A operand of `pair`: K, V."""
         make = cute.nvgpu.make_tiled_tma_atom_A
-        return self.tensor_map(make, tensor, layout, mma)
+        return self.tensor_map(make, self.rows_first(tensor), layout, mma)
 
     def queries_map(self, tensor: cute.Tensor, layout: Any, mma: Products) -> tuple[Any, Any]:
         """TMA of tiles that are its B operand: Q, dO."""
         make = cute.nvgpu.make_tiled_tma_atom_B
-        return self.tensor_map(make, tensor, layout, mma)
+        return self.tensor_map(make, self.packed(tensor), layout, mma)
 
     def tensor_map(self, make: Any, tensor: Any, layout: Any, mma: Products) -> tuple[Any, Any]:
         """(copy atom, tensor of coordinates)."""
         cluster = cute.tiled_divide(cute.make_layout((1, 1, 1)), (mma.pair.thr_id.shape,)).shape
         return make(
             cpasync.CopyBulkTensorTileG2SOp(tcgen05.CtaGroup.ONE),
-            self.rows_first(tensor),
+            tensor,
             cute.select(layout, mode=[0, 1, 2]),
             self.pair_tile,
             mma.pair,
@@ -264,7 +275,7 @@ class Backward:
             thread: the key.
             half: which queries.
             masked: whether `words` has clear bits.
-            words: keep-bits of these queries.
+            words: keep-bits of these queries, a bit a token.
             bias: of the tile's queries, in shared memory; see NOTE [Rows without a key].
             delta: likewise.
             ds: [64] of shared memory, where dS goes.
@@ -292,7 +303,7 @@ class Backward:
         cute.copy(load, load.partition_S(s), scores)
         cute.arch.fence_view_async_tmem_load()
         if masked:
-            apply(scores, words, Int32(TILE))
+            apply_repeated(scores, words, self.pack)
         vector = cute.make_layout(4)
         biases, deltas = cute.logical_divide(bias, vector), cute.logical_divide(delta, vector)
         for i in cutlass.range_constexpr(HALF // 4):

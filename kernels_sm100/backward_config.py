@@ -33,6 +33,8 @@ class BackwardConfig:
         dtype: "bfloat16" or "float16", of q, k, v, o and their gradients.
         head_dim: D of all of them, 64 or 128.
         group: query heads per KV head.
+        pack_gqa: rows are packed, row = token * group + head in group; the group divides 128.
+        descending: LoopK runs through its lists from their ends.
         parts: Q tiles of a coarse entry of LoopQ, 1, 2 or 4; LoopK has 1.
         deterministic: LoopQ adds to each dQ tile in the plan's write order.
         spt: that order descends in KV blocks (the walk was made with `spt=True`).
@@ -45,6 +47,8 @@ class BackwardConfig:
     dtype: str = "bfloat16"
     head_dim: int = 128
     group: int = 1
+    pack_gqa: bool = False
+    descending: bool = False
     parts: int = 1
     deterministic: bool = False
     spt: bool = False
@@ -70,6 +74,20 @@ class BackwardConfig:
             )
         if self.group < 1:
             raise _refuse("group not available", self.group, "at least 1", "count query heads")
+        if self.pack_gqa and TILE % self.group:
+            raise _refuse(
+                "packed group not available",
+                self.group,
+                f"a divisor of {TILE}",
+                "do not pack: pack_gqa=False",
+            )
+        if self.direction == "loop_q" and (self.pack_gqa or self.descending):
+            raise _refuse(
+                "option not available",
+                f"pack_gqa={self.pack_gqa}, descending={self.descending} with direction='loop_q'",
+                "neither of them",
+                "use direction='loop_k', or leave them out",
+            )
         if self.direction == "loop_k" and self.deterministic:
             raise _refuse(
                 "deterministic dK and dV not available",
@@ -91,6 +109,16 @@ class BackwardConfig:
                 "deterministic=True",
                 "leave spt out",
             )
+
+    @property
+    def rows_per_token(self) -> int:
+        """Packed rows of a token."""
+        return self.group if self.pack_gqa else 1
+
+    @property
+    def mask_words(self) -> int:
+        """Words of bits that a key has in a bit tile of S^T."""
+        return -(-TILE // self.rows_per_token // 32)
 
     @property
     def stages(self) -> int:

@@ -77,10 +77,10 @@ from kernels_sm100.backward import (
 from kernels_sm100.backward_config import TILE, BackwardConfig
 from kernels_sm100.barriers import commit, init_all, next_slot, wait_tmem
 from kernels_sm100.bulk import load_bulk
-from kernels_sm100.config import MASK_WORDS, TMEM_COLUMNS
+from kernels_sm100.config import TMEM_COLUMNS
 from kernels_sm100.mask import keep_half
 from kernels_sm100.mma import gemm
-from kernels_sm100.walk import SKIP, Walk, tile_of, work_item
+from kernels_sm100.walk import SKIP, Walk, entry_of, tile_of, work_item
 
 K_STAGES = 2
 
@@ -107,6 +107,10 @@ class Barriers(NamedTuple):
 
 class LoopK(Backward):
     """The kernel of one configuration; `cute.compile` takes an instance."""
+
+    def __init__(self, config: BackwardConfig) -> None:
+        super().__init__(config)
+        self.heads_per_kv = config.group // config.rows_per_token
 
     @cute.jit
     def __call__(
@@ -139,25 +143,25 @@ class LoopK(Backward):
             k: [B, SK, HK, D].
             v: likewise.
             do: [B, SQ, HQ, D], the gradient of O.
-            bias: float32 [B, HQ, M * 128], of the preprocess.
+            bias: float32 [B, HQ / G, M * 128], of the preprocess; G is 1 without PackGQA.
             delta: likewise.
             dq: [B, SQ, HQ, D], written.
             dk_sums: float32 [B, HK, N, D / 4, 128, 4], added to: dK without the softmax scale.
             dv_sums: likewise, dV.
-            pattern_id: int32 [B or 1, 1, HK or HQ].
+            pattern_id: int32 [B or 1, heads]: 1, HK or (not packed) HQ heads.
             row_ptr: int64 [patterns * rows + 1].
             col: int32 [entries], KV blocks.
             tile_id: int32 [entries, 1].
-            tiles: int32 [T, 128, 4], bits of S^T.
+            tiles: int32 [T, 128, words], bits of S^T, a bit a token.
             order: int32 [pattern_id's batches * heads * rows].
-            rows: Q tiles.
+            rows: Q tiles of a head.
             scale: of the scores.
             scale_log2: scale times log2(e).
             ctas: CTAs to launch at most.
             stream: CUDA stream.
         """
         divisor = cute.FastDivmodDivisorV2
-        heads_each = q.shape[2] // pattern_id.shape[1]
+        heads_each = q.shape[2] // self.pack // pattern_id.shape[1]
         batches_each = q.shape[0] // pattern_id.shape[0]
         walk = Walk(
             pattern_id=pattern_id,
@@ -220,7 +224,7 @@ class LoopK(Backward):
             other,
             bias,
             delta,
-            self.rows_first(dq),
+            self.packed(dq),
             dk_sums,
             dv_sums,
             walk,
@@ -319,7 +323,7 @@ class LoopK(Backward):
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = work_item(walk, index)
-            kv_head = item.head // self.config.group
+            kv_head = item.head // self.heads_per_kv
             k_of = part.partition_A(self.tiles_of(maps.k, kv_head, item.batch))
             v_of = part.partition_A(self.tiles_of(maps.v, kv_head, item.batch))
             q_of = part.partition_B(self.tiles_of(maps.q, item.head, item.batch))
@@ -330,8 +334,9 @@ class LoopK(Backward):
             s_do, g_do = self.tma_parts(maps.do_atom, shared.do, do_of)
             steps = Int32(0)
             for e in cutlass.range(item.count, unroll=1):
-                if tile_of(walk, item.begin + e, 0, 1) != SKIP:
-                    block = walk.col[item.begin + e]
+                entry = entry_of(item, e, self.config.descending)
+                if tile_of(walk, entry, 0, 1) != SKIP:
+                    block = walk.col[entry]
                     if steps == 0:
                         cute.arch.mbarrier_wait(barriers.q_empty, q_phase)
                         q_phase ^= 1
@@ -428,35 +433,39 @@ class LoopK(Backward):
             item = work_item(walk, index)
             steps, before = Int32(0), Int32(0)
             for e in cutlass.range(item.count, unroll=1):
-                if tile_of(walk, item.begin + e, 0, 1) != SKIP:
+                entry = entry_of(item, e, self.config.descending)
+                if tile_of(walk, entry, 0, 1) != SKIP:
                     if steps == 0:
                         cute.arch.mbarrier_wait(barriers.q_full, q_phase)
                         q_phase ^= 1
                     cute.arch.mbarrier_wait(barriers.k_full + slot, phase)
-                    gemm(mma.pair, acc_s, frag_k[None, None, None, slot], frag_q, False)
+                    a = frag_k[None, None, None, slot]
+                    gemm(mma.pair, acc_s, a, frag_q, False, bit=step_phase)
                     commit(barriers.s_full)
                     if steps > 0:
                         wait_tmem(barriers.ds_full, step_phase ^ 1)
                         b = frag_k_t[None, None, None, before]
-                        gemm(mma.dq, acc_dq, frag_ds, b, steps > 1)
+                        gemm(mma.dq, acc_dq, frag_ds, b, steps > 1, bit=step_phase)
                         commit(barriers.k_empty + before)
                         if const_expr(not self.shares_dp):
                             wait_tmem(barriers.dk_empty, dk_phase)
                             dk_phase ^= 1
-                        gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False)
+                        gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False, bit=step_phase)
                         commit(barriers.dk_full)
                     cute.arch.mbarrier_wait(barriers.v_full + v_slot, v_phase)
                     if const_expr(self.shares_dp):
                         wait_tmem(barriers.dk_empty, dk_phase)
                         dk_phase ^= 1
-                    gemm(mma.pair, acc_dp, frag_v[None, None, None, v_slot], frag_do, False)
+                    a = frag_v[None, None, None, v_slot]
+                    gemm(mma.pair, acc_dp, a, frag_do, False, bit=step_phase)
                     commit(barriers.dp_full)
                     commit(barriers.v_empty + v_slot)
                     wait_tmem(barriers.p_full, step_phase)
                     wait_tmem(barriers.dv_empty, dv_phase)
                     dv_phase ^= 1
-                    gemm(mma.dv, acc_dv, frag_p[0], frag_do_t, False, last=half_steps)
-                    gemm(mma.dv, acc_dv, frag_p[1], frag_do_t, True, first=half_steps)
+                    dv_of = (mma.dv, acc_dv)
+                    gemm(*dv_of, frag_p[0], frag_do_t, False, last=half_steps, bit=step_phase)
+                    gemm(*dv_of, frag_p[1], frag_do_t, True, first=half_steps, bit=step_phase)
                     commit(barriers.dv_full)
                     before = slot
                     slot, phase = next_slot(slot, phase, K_STAGES)
@@ -465,13 +474,14 @@ class LoopK(Backward):
                     steps += 1
             if steps > 0:
                 wait_tmem(barriers.ds_full, step_phase ^ 1)
-                gemm(mma.dq, acc_dq, frag_ds, frag_k_t[None, None, None, before], steps > 1)
+                b = frag_k_t[None, None, None, before]
+                gemm(mma.dq, acc_dq, frag_ds, b, steps > 1, bit=step_phase)
                 commit(barriers.k_empty + before)
                 commit(barriers.dq_full)
                 if const_expr(not self.shares_dp):
                     wait_tmem(barriers.dk_empty, dk_phase)
                     dk_phase ^= 1
-                gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False)
+                gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False, bit=step_phase)
                 commit(barriers.dk_full)
                 commit(barriers.q_empty)
             index += cute.arch.grid_dim()[0]
@@ -503,10 +513,11 @@ class LoopK(Backward):
             item = work_item(walk, index)
             steps = Int32(0)
             for e in cutlass.range(item.count, unroll=1):
-                tile = tile_of(walk, item.begin + e, 0, 1)
+                entry = entry_of(item, e, self.config.descending)
+                tile = tile_of(walk, entry, 0, 1)
                 if tile != SKIP:
-                    keys_left = seqlen_k - walk.col[item.begin + e] * TILE
-                    words = keep_half(walk, tile, thread, half)
+                    keys_left = seqlen_k - walk.col[entry] * TILE
+                    words = keep_half(walk, tile, thread, half, self.pack)
                     if thread >= keys_left:
                         words.fill(0)
                     if steps == 0:  # S says so too, but not what copies wrote for this proxy
@@ -537,7 +548,13 @@ class LoopK(Backward):
             if steps > 0:
                 wait_tmem(barriers.dq_full, item_phase)
             self.store_rows(
-                acc, target[None, half], thread, row < dq.shape[0], steps > 0, scale, width
+                acc,
+                target[None, half],
+                thread,
+                row < cute.size(dq, mode=[0]),
+                steps > 0,
+                scale,
+                width,
             )
             if steps > 0:
                 item_phase ^= 1
@@ -562,10 +579,11 @@ class LoopK(Backward):
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = work_item(walk, index)
-            kv_head = item.head // self.config.group
+            kv_head = item.head // self.heads_per_kv
             for e in cutlass.range(item.count, unroll=1):
-                if tile_of(walk, item.begin + e, 0, 1) != SKIP:
-                    block = walk.col[item.begin + e]
+                entry = entry_of(item, e, self.config.descending)
+                if tile_of(walk, entry, 0, 1) != SKIP:
+                    block = walk.col[entry]
                     for acc, sums, full, empty in (
                         (acc_dv, dv_sums, barriers.dv_full, barriers.dv_empty),
                         (acc_dk, dk_sums, barriers.dk_full, barriers.dk_empty),
@@ -589,7 +607,8 @@ class LoopK(Backward):
 def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
     """Arguments of `LoopK.__call__` by name, without storage: every size and stride dynamic."""
     dtype = DTYPE[config.dtype]
-    batch, seqlen_q, seqlen_k, heads, kv_heads, blocks, padded = (cute.sym_int() for _ in range(7))
+    batch, seqlen_q, seqlen_k, blocks, padded = (cute.sym_int() for _ in range(5))
+    heads, row_heads, kv_heads = (cute.sym_int() for _ in range(3))
 
     def activation(seqlen: Any, heads: Any) -> Any:
         strides = (cute.sym_int64(divisibility=8) for _ in range(3))
@@ -606,8 +625,8 @@ def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
         "k": activation(seqlen_k, kv_heads),
         "v": activation(seqlen_k, kv_heads),
         "do": activation(seqlen_q, heads),
-        "bias": table(Float32, batch, heads, padded, align=16),
-        "delta": table(Float32, batch, heads, padded, align=16),
+        "bias": table(Float32, batch, row_heads, padded, align=16),
+        "delta": table(Float32, batch, row_heads, padded, align=16),
         "dq": activation(seqlen_q, heads),
         "dk_sums": table(Float32, *sums, align=16),
         "dv_sums": table(Float32, *sums, align=16),
@@ -615,7 +634,7 @@ def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
         "row_ptr": table(Int64, cute.sym_int()),
         "col": table(Int32, cute.sym_int()),
         "tile_id": table(Int32, cute.sym_int(), 1),
-        "tiles": table(Int32, cute.sym_int(), TILE, MASK_WORDS, align=16),
+        "tiles": table(Int32, cute.sym_int(), TILE, config.mask_words, align=16),
         "order": table(Int32, cute.sym_int()),
         "rows": Int32(0),
         "scale": Float32(0.0),

@@ -7,14 +7,14 @@ NOTE [Rows without a key]: with P = exp2(scale log2(e) S + bias) and dS = P (dP 
 whose bias is -inf has P = 0 and dS = 0 in every block, whatever the lists say: no NaN comes of
 LSE = -inf, and the queries past the end of a ragged sequence need no mask.
 
-A CTA writes 128 rows of a head, and its own share of what is to be cleared; no element is written
-twice.
+A CTA writes 128 rows, packed or of a head, and its own share of what is to be cleared; no element
+is written twice.
 """
 
 from typing import Any
 
 import cutlass
-from cutlass import BFloat16, Float16, Float32, Int32, cute
+from cutlass import BFloat16, Float16, Float32, Int32, const_expr, cute
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_fake_tensor
 
 from kernels_sm100.backward_config import TILE, BackwardConfig
@@ -31,6 +31,7 @@ class Preprocess:
 
     def __init__(self, config: BackwardConfig) -> None:
         self.head_dim = config.head_dim
+        self.pack = config.rows_per_token
 
     @cute.jit
     def __call__(
@@ -52,8 +53,8 @@ class Preprocess:
             do: likewise, the gradient of o.
             lse: float32 [B, HQ, SQ], natural log; -inf where a row has no key.
             dlse: float32 [B, HQ, SQ], its gradient.
-            bias: float32 [B, HQ, M * 128], written.
-            delta: float32 [B, HQ, M * 128], written.
+            bias: float32 [B, HQ / G, M * 128], written: packed rows with PackGQA, else G is 1.
+            delta: likewise, written.
             clear_a: float32 [n], n a multiple of 4: set to zero.
             clear_b: likewise.
             stream: CUDA stream.
@@ -82,21 +83,24 @@ class Preprocess:
         lane = thread % LANES
         for i in cutlass.range_constexpr(TILE * LANES // THREADS):
             row = tile * TILE + i * (THREADS // LANES) + thread // LANES
+            token, of_head = row, head
+            if const_expr(self.pack > 1):
+                token, of_head = row // self.pack, head * self.pack + row % self.pack
             total = Float32(0.0)
             base = -Float32.inf
-            if row < o.shape[1]:
+            if token < o.shape[1]:
                 for j in cutlass.range_constexpr(self.head_dim // (LANES * VECTOR)):
-                    a = self.vector(o, batch, row, head, j * LANES + lane)
-                    b = self.vector(do, batch, row, head, j * LANES + lane)
+                    a = self.vector(o, batch, token, of_head, j * LANES + lane)
+                    b = self.vector(do, batch, token, of_head, j * LANES + lane)
                     for n in cutlass.range_constexpr(VECTOR):
                         total += a[n] * b[n]
             for step in cutlass.range_constexpr(3):
                 total += cute.arch.shuffle_sync_bfly(total, offset=1 << step)
-            if row < o.shape[1]:
-                value = lse[batch, head, row]
+            if token < o.shape[1]:
+                value = lse[batch, of_head, token]
                 if value != -Float32.inf:
                     base = -value * LOG2_E
-                    total -= dlse[batch, head, row]
+                    total -= dlse[batch, of_head, token]
                 else:
                     total = Float32(0.0)
             if lane == 0:
@@ -133,14 +137,14 @@ class Preprocess:
 
 def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
     """Arguments of `Preprocess.__call__` by name, without storage."""
-    batch, seqlen, heads, padded = (cute.sym_int() for _ in range(4))
+    batch, seqlen, heads, row_heads, padded = (cute.sym_int() for _ in range(5))
 
     def activation() -> Any:
         strides = (cute.sym_int64(divisibility=8) for _ in range(3))
         shape = (batch, seqlen, heads, config.head_dim)
         return make_fake_tensor(DTYPE[config.dtype], shape, (*strides, 1), assumed_align=16)
 
-    def rows(size: Any) -> Any:
+    def rows(heads: Any, size: Any) -> Any:
         return make_fake_compact_tensor(Float32, (batch, heads, size), stride_order=(2, 1, 0))
 
     def flat() -> Any:
@@ -149,10 +153,10 @@ def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
     return {
         "o": activation(),
         "do": activation(),
-        "lse": rows(seqlen),
-        "dlse": rows(seqlen),
-        "bias": rows(padded),
-        "delta": rows(padded),
+        "lse": rows(heads, seqlen),
+        "dlse": rows(heads, seqlen),
+        "bias": rows(row_heads, padded),
+        "delta": rows(row_heads, padded),
         "clear_a": flat(),
         "clear_b": flat(),
         "stream": make_fake_stream(use_tvm_ffi_env_stream=True),

@@ -98,6 +98,14 @@ def tile_of(walk: Walk, entry: Int64, q_tile: Any, parts: cutlass.Constexpr[int]
 
 
 @cute.jit
+def entry_of(item: WorkItem, step: Int32, descending: cutlass.Constexpr[bool]) -> Int64:
+    """The entry of an item's list that is visited at `step`: from its front, or from its end."""
+    if const_expr(descending):
+        step = item.count - 1 - step
+    return item.begin + step
+
+
+@cute.jit
 def takes_part(
     walk: Walk, entry: Int64, q_tiles: cutlass.Constexpr[int], parts: cutlass.Constexpr[int]
 ) -> Int32:

@@ -55,8 +55,10 @@ def problem(config, masks, *, batch=1, kv_heads=1, seed=0, spread=1.0):
     return Problem(q, k, v, do, dlse, masks, scale, wanted, delta)
 
 
-def padded_rows(values, fill):
-    """Float32 [B, H, M * 128] at an aligned address."""
+def padded_rows(values, fill, pack=1):
+    """Float32 [B, H / G, M * 128], G rows a token, at an aligned address."""
+    values = values.reshape(values.shape[0], -1, pack, values.shape[2]).swapaxes(2, 3)
+    values = np.ascontiguousarray(values.reshape(*values.shape[:2], -1))
     batch, heads, seqlen = values.shape
     out = aligned((batch, heads, -(-seqlen // TILE) * TILE), torch.float32, fill)
     out[:, :, :seqlen] = torch.from_numpy(values)
@@ -98,6 +100,7 @@ class BackwardKernel:
 
     def tables(self, given, **options):
         """The walk of the problem's masks."""
+        options.setdefault("tokens", TILE // self.config.rows_per_token)
         if self.config.direction == "loop_k":
             return tables(given.masks, by="queries", owners=given.masks.shape[1], **options)
         owners = min(given.masks.shape[1], given.k.shape[2])
@@ -113,8 +116,9 @@ class BackwardKernel:
     def arguments(self, given: Problem, walk, ctas, bias=None, delta=None):
         """(arguments of the host program, outputs)."""
         log2 = np.where(np.isneginf(given.wanted.lse), -np.inf, -given.wanted.lse * LOG2_E)
-        bias = padded_rows(log2, -np.inf) if bias is None else bias
-        delta = padded_rows(given.delta, 0.0) if delta is None else delta
+        pack = self.config.rows_per_token
+        bias = padded_rows(log2, -np.inf, pack) if bias is None else bias
+        delta = padded_rows(given.delta, 0.0, pack) if delta is None else delta
         found = {}
         for name in TABLES:
             array = torch.from_numpy(getattr(walk, name))
@@ -139,9 +143,8 @@ class BackwardKernel:
             sums_of(kv_heads, seqlen_k, given, self.config),
         )
         lists = [found[name] for name in TABLES if name != "write_order"]
-        rows = -(-seqlen_q // TILE)
         inputs = (given.q, given.k, given.v, given.do, bias, delta, *outputs)
-        return (*inputs, *lists, rows, *scales, ctas), outputs
+        return (*inputs, *lists, bias.shape[2] // TILE, *scales, ctas), outputs
 
     def launch(self, given, on_launch, *, walk=None, ctas=1, bias=None, delta=None):
         """Call the host code; returns the output tensors."""

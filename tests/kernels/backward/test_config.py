@@ -13,6 +13,8 @@ CHANGES = {
     "dtype": {"dtype": "float16"},
     "head_dim": {"head_dim": 64},
     "group": {"group": 2},
+    "pack_gqa": {"direction": "loop_k", "deterministic": False, "pack_gqa": True},
+    "descending": {"direction": "loop_k", "deterministic": False, "descending": True},
     "parts": {"parts": 2},
     "deterministic": {"deterministic": False},
     "spt": {"spt": True},
@@ -56,6 +58,21 @@ def test_every_field_changes_the_compile_key(field):
         (
             {"group": 0},
             ("group not available in BackwardConfig: got 0, wanted at least 1; count query heads."),
+        ),
+        (
+            {"direction": "loop_k", "group": 3, "pack_gqa": True},
+            (
+                "packed group not available in BackwardConfig: got 3, wanted a divisor of 128; do "
+                "not pack: pack_gqa=False."
+            ),
+        ),
+        (
+            {"pack_gqa": True},
+            (
+                "option not available in BackwardConfig: got pack_gqa=True, descending=False with "
+                "direction='loop_q', wanted neither of them; use direction='loop_k', or leave "
+                "them out."
+            ),
         ),
         (
             {"direction": "loop_k", "deterministic": True},

@@ -14,6 +14,10 @@ Q_TURNS = BackwardConfig(head_dim=64, group=4, parts=4, deterministic=True)
 K_128 = BackwardConfig(direction="loop_k", group=2)
 Q_ALONE = BackwardConfig(head_dim=64, deterministic=True, spt=True)
 K_64 = BackwardConfig(direction="loop_k", head_dim=64)
+K_PACKED = BackwardConfig(direction="loop_k", head_dim=64, group=4, pack_gqa=True)
+K_DOWN = BackwardConfig(
+    direction="loop_k", dtype="float16", group=32, pack_gqa=True, descending=True
+)
 
 
 def mask_of(kind, shape):
@@ -57,6 +61,9 @@ CASES = [
     (K_64, (1, 1), (1, 2), 300, 300, "causal"),
     (K_64, (1, 1), (1, 1), 300, 600, "skewed"),
     (K_64, (1, 1), (1, 1), 200, 200, "none"),
+    (K_PACKED, (2, 2), (2, 2), 75, 300, "causal"),
+    (K_PACKED, (1, 1), (1, 1), 64, 256, "0.6"),
+    (K_DOWN, (1, 1), (1, 1), 7, 400, "causal"),
 ]
 
 

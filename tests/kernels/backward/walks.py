@@ -22,23 +22,23 @@ class Tables:
     order: NDArray[np.int32]
 
 
-def _kinds(mask, pool, all_bits):
-    """Kind of every block of 128 x 128, [KV blocks, Q tiles]; bits are those of S^T."""
+def _kinds(mask, pool, all_bits, tokens):
+    """Kind of every block of `tokens` x 128, [KV blocks, Q blocks]; bits are those of S^T."""
     seqlen_q, seqlen_k = mask.shape
-    found = np.full((-(-seqlen_k // TILE), -(-seqlen_q // TILE)), SKIP, dtype=np.int32)
+    found = np.full((-(-seqlen_k // TILE), -(-seqlen_q // tokens)), SKIP, dtype=np.int32)
     for n, m in np.ndindex(*found.shape):
-        block = mask[TILE * m : TILE * (m + 1), TILE * n : TILE * (n + 1)].T
+        block = mask[tokens * m : tokens * (m + 1), TILE * n : TILE * (n + 1)].T
         if block.all() and not all_bits:
             found[n, m] = FULL
         elif block.any():
-            padded = np.zeros((TILE, TILE), dtype=bool)
+            padded = np.zeros((TILE, -(-tokens // 32) * 32), dtype=bool)
             padded[: block.shape[0], : block.shape[1]] = block
             bits = np.packbits(padded, axis=1, bitorder="little").tobytes()
             found[n, m] = pool.setdefault(bits, len(pool))
     return found
 
 
-def tables(masks, *, by, parts=1, owners=1, all_bits=False, spt=False):
+def tables(masks, *, by, parts=1, owners=1, all_bits=False, spt=False, tokens=TILE):
     """Lists of every block of `masks` bool [PB, PH, SQ, SK] that keeps a pair.
 
     Args:
@@ -48,11 +48,12 @@ def tables(masks, *, by, parts=1, owners=1, all_bits=False, spt=False):
         owners: heads that work items are ordered for.
         all_bits: give bits to full blocks too.
         spt: turns descend in KV blocks.
+        tokens: of a Q tile, 128 / G with PackGQA.
     """
     batches, heads, seqlen_q, seqlen_k = masks.shape
     row_ptr, col, ids, turns, pool = [0], [], [], [], dict[bytes, int]()
     for mask in masks.reshape(-1, seqlen_q, seqlen_k):
-        kinds = _kinds(mask, pool, all_bits)
+        kinds = _kinds(mask, pool, all_bits, tokens)
         visited = kinds != SKIP
         rank = np.cumsum(visited, axis=0) - 1
         if spt:
@@ -79,7 +80,9 @@ def tables(masks, *, by, parts=1, owners=1, all_bits=False, spt=False):
         col=np.array(col, dtype=np.int32),
         tile_id=np.array(ids, dtype=np.int32).reshape(-1, parts),
         write_order=np.array(turns, dtype=np.int32).reshape(-1, parts),
-        tiles=np.frombuffer(b"".join(pool), dtype=np.int32).reshape(-1, TILE, TILE // 32).copy(),
+        tiles=np.frombuffer(b"".join(pool), dtype=np.int32)
+        .reshape(-1, TILE, -(-tokens // 32))
+        .copy(),
         order=np.argsort(-work, kind="stable").astype(np.int32),
     )
 
