@@ -233,7 +233,7 @@ class Grid:
                     first, last = self.program.starts[block], self.program.starts[block + 1]
                     for instruction in self.program.kernel.instructions[first:last]:
                         report.lines[instruction.line] += count
-            cta.check_exit()
+        cluster.check_exit()
         cluster.release()
 
 

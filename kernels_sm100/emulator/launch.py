@@ -224,8 +224,9 @@ def emulate(
         strict_registers: whether a register that is read before it is written is an error. If not
             it is a warning, and holds poison: compilers leave registers unwritten whose values they
             discard.
-        strict_exit: whether a CTA that ends while bulk stores may still read its shared memory is
-            an error. If not it is a warning.
+        strict_exit: whether a CTA that ends while bulk stores may still read its shared memory, or
+            while a copy or commit that nobody waited for may still reach it, is an error. If not it
+            is a warning.
         strict_fences: whether a tcgen05 operation that a barrier orders behind one of another warp,
             but without `tcgen05.fence`, is an error. If not it is a warning.
 

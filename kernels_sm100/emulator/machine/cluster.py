@@ -6,6 +6,7 @@ from kernels_sm100.emulator.machine.barriers import ClusterBarrier
 from kernels_sm100.emulator.machine.cta import Cta
 from kernels_sm100.emulator.machine.mbarrier import Mbarrier
 from kernels_sm100.emulator.races.detector import ClusterRaces
+from kernels_sm100.errors import EarlyExit, sentence
 
 if TYPE_CHECKING:
     from kernels_sm100.emulator.grid import Grid
@@ -36,6 +37,24 @@ class Cluster:
             self.ctas.append(Cta(grid, self, index, rank, slot + rank))
         if self.races is not None:
             self.races.attach()
+
+    def check_exit(self) -> None:
+        """Refuse what a cluster may not leave behind."""
+        for cta in self.ctas:
+            cta.check_exit()
+        for name in self.races.unfinished() if self.races is not None else ():
+            if not self.grid.strict_exit:
+                self.grid.report.warnings[f"exit before {name} was waited for"] += 1
+                continue
+            raise EarlyExit(
+                sentence(
+                    what="exit while asynchronous work may still use shared memory",
+                    where=f"CTA {self.ctas[0].index}",
+                    got=f"nobody waited for the last of {name}",
+                    wanted="a wait for the barrier that it signals, by any warp",
+                    remedy="let its producer wait until all stages are free before it ends",
+                )
+            )
 
     def release(self) -> None:
         """Let go of memories and shadows; who was who stays known to reports."""

@@ -208,6 +208,16 @@ class Relation:
         """A warp passes the cluster barrier."""
         self.clocks[warp.actor].join(self.gate("cluster").published)
 
+    def unfinished(self) -> list[str]:
+        """Who may still access the CTAs' memory: work whose end no warp has waited for."""
+        known = np.maximum.reduce([clock.rows[HAPPENED] for clock in self.clocks])
+        kinds = ("load", "mma", "copy")
+        return [
+            self.names[number]
+            for key, number in self.numbers.items()
+            if isinstance(key, tuple) and key[0] in kinds and self.sequence[number] > known[number]
+        ]
+
     # Reports
 
     def conflict(self, warp: "Warp", found: Conflict, me: int, where: str, fence: str) -> None:
