@@ -12,12 +12,15 @@ from maskplan.attention.call import AttentionCall, checked
 from maskplan.attention.choice import BACKENDS, BackendStatus, decide, metadata, named, status
 from maskplan.attention.dispatch_keys import in_transform
 from maskplan.attention.metadata import Metadata
+from maskplan.attention.signature import SettledCalls, plain, signature_of
 from maskplan.errors import UnsupportedError, sentence
 from maskplan.geometry import Geometry
 from maskplan.lower.lowered import LoweredPlan, as_it_is
 from maskplan.lower.packing import Packed
 from maskplan.lower.plan_cache import PlanCache
 from maskplan.plan import Plan
+
+_SETTLED = SettledCalls()
 
 
 @overload
@@ -125,6 +128,13 @@ def run(
     check_flag("deterministic", deterministic)
     check_cache(cache)
     q, k, v = _autocast(q, k, v)
+    signature = signature_of(q, k, v, plan, layout, backend, backward, deterministic)
+    name = None if signature is None else _SETTLED.get(signature)
+    if name is not None and isinstance(plan, LoweredPlan):  # NOTE [Settled calls]
+        if layout == "bhsd":
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        factor = plain_scale(scale, int(q.shape[3]))
+        return name, *_attended(q, k, v, plan, name, factor, layout, backward, deterministic)
     q, k, v, known = checked(
         q, k, v, plan, layout=layout, backward=backward, moves=cache is not None
     )
@@ -137,19 +147,32 @@ def run(
     if isinstance(known, Plan) and (cache is not None or "plan" not in chosen.ENGINES):
         known = _lowered(known, chosen, facts, cache)
         packed = known.packed
-    if isinstance(known, LoweredPlan) and (not chosen.OPERATOR or direct.possible(q, k, v)):
-        made = AttentionCall(
-            q=q, k=k, v=v, lowered=known, scale=factor, layout=layout, backward=backward,
-            deterministic=deterministic,
-        )  # fmt: skip
-        out, lse = direct.attention(made, name) if chosen.OPERATOR else chosen.attend(made)
-        return name, out, lse
+    if isinstance(known, LoweredPlan) and (not chosen.OPERATOR or plain(q, k, v)):
+        if signature is not None:
+            _SETTLED.add(signature, name)
+        return name, *_attended(q, k, v, known, name, factor, layout, backward, deterministic)
     transformed = not torch.compiler.is_compiling() and in_transform()
     call: Any = operators.TransformedAttention.apply if transformed else operators.attention
     out, lse = call(
         q, k, v, packed.tensors, packed.spec, name, factor, layout, backward, deterministic
     )
     return name, out, lse
+
+
+def _attended(
+    q: Tensor, k: Tensor, v: Tensor, lowered: LoweredPlan, name: str, scale: float, layout: str,
+    backward: str, deterministic: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """(out, lse) by the backend itself, without the operator: q, k and v are [B, S, H, F]."""
+    call = AttentionCall(
+        q=q, k=k, v=v, lowered=lowered, scale=scale, layout=layout, backward=backward,
+        deterministic=deterministic,
+    )  # fmt: skip
+    chosen = named(name)
+    if chosen.OPERATOR:
+        return direct.attention(call, name)
+    found: tuple[Tensor, Tensor] = chosen.attend(call)
+    return found
 
 
 def backends(

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from maskplan.attention import fa4_kernels as kernels
 from maskplan.attention.call import AttentionCall
+from maskplan.attention.fa4_inputs import fa4_inputs
 from maskplan.attention.metadata import Metadata
 from maskplan.errors import UnsupportedError, sentence
-from maskplan.lower.engine_lists import EngineLists, tables
+from maskplan.lower.engine_lists import EngineLists
 from maskplan.lower.plan_cache import Lowering
 from maskplan.lower.target import Target, target
-from maskplan.lower.tensors import BlockSparseTensors
 
 NAME = "fa4"
 ENGINES = ("fa4",)
@@ -93,7 +93,8 @@ def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """(out [B, SQ, HQ, DV], lse float32 [B, HQ, SQ])."""
     lists: Any = call.lowered.lists
     q, scale = _signed(call)
-    out = call.new(call.q, int(call.v.shape[3]), call.q.dtype)
+    # Its own new tensor is laid out as "bshd", and one that is given is checked again.
+    out = None if call.layout == "bshd" else call.new(q, int(call.v.shape[3]), q.dtype)
     return fa4_forward(q, call.k, call.v, lists, scale=scale, out=out)
 
 
@@ -139,17 +140,16 @@ def fa4_forward(
     if 0 in (batch, seqlen_q, heads, k.shape[1]):
         out = q.new_empty(batch, seqlen_q, heads, v.shape[3]) if out is None else out
         return out.zero_(), q.new_full((batch, heads, seqlen_q), -torch.inf, dtype=torch.float32)
-    block_sparse = block_lists(lists.forward, deterministic=False)
-    mask_mod, aux = mask_arguments(lists, "forward")
+    given = fa4_inputs(lists, "forward")
     if rows == 1:
-        out, lse, *_ = kernels.interface()._flash_attn_fwd(  # noqa: SLF001 - no public call has it all
-            q, k, v, softmax_scale=scale, mask_mod=mask_mod, block_sparse_tensors=block_sparse,
-            return_lse=True, aux_tensors=aux, out=out,
+        made, lse, *_ = kernels.interface()._flash_attn_fwd(  # noqa: SLF001 - no public call has it all
+            q, k, v, softmax_scale=scale, mask_mod=given.mask_mod, aux_tensors=given.aux,
+            block_sparse_tensors=given.block_sparse, return_lse=True, out=out,
         )  # fmt: skip
-        return out, lse
+        return made, lse
     folded, lse, *_ = kernels.interface()._flash_attn_fwd(  # noqa: SLF001
-        fold(q, rows), k, v, softmax_scale=scale, mask_mod=mask_mod,
-        block_sparse_tensors=block_sparse, return_lse=True, aux_tensors=aux,
+        fold(q, rows), k, v, softmax_scale=scale, mask_mod=given.mask_mod, aux_tensors=given.aux,
+        block_sparse_tensors=given.block_sparse, return_lse=True,
     )  # fmt: skip
     found = unfold(folded, rows)
     if out is None:
@@ -205,48 +205,13 @@ def fa4_backward(
         q, out, dout = fold(q, rows), fold(out, rows), fold(dout.to(q.dtype), rows)
         lse = fold_lse(lse, rows)
         dlse = None if dlse is None else fold_lse(dlse, rows)
-    mask_mod, aux = mask_arguments(lists, "backward")
+    given = fa4_inputs(lists, "backward", deterministic=deterministic)
     dq, dk, dv = kernels.interface()._flash_attn_bwd(  # noqa: SLF001
-        q, k, v, out, dout, lse, softmax_scale=scale, mask_mod=mask_mod, aux_tensors=aux,
-        block_sparse_tensors=block_lists(lists.backward, deterministic=deterministic),
+        q, k, v, out, dout, lse, softmax_scale=scale, mask_mod=given.mask_mod,
+        aux_tensors=given.aux, block_sparse_tensors=given.block_sparse,
         deterministic=deterministic, dlse=dlse,
     )  # fmt: skip
     return (unfold(dq, rows) if rows > 1 else dq), dk, dv
-
-
-def block_lists(lists: BlockSparseTensors, *, deterministic: bool) -> Any:
-    """flash-attn-4's tuple of lists."""
-    order: dict[str, Any] = {}
-    if deterministic:
-        order = {
-            "dq_write_order": lists.dq_write_order,
-            "dq_write_order_full": lists.dq_write_order_full,
-            "spt": lists.spt,
-        }
-    return kernels.list_type()(
-        mask_block_cnt=lists.mask_block_cnt,
-        mask_block_idx=lists.mask_block_idx,
-        full_block_cnt=lists.full_block_cnt,
-        full_block_idx=lists.full_block_idx,
-        block_size=lists.block_size,
-        **order,
-    )
-
-
-def mask_arguments(lists: EngineLists, direction: str) -> tuple[Any, list[Tensor] | None]:
-    """(mask_mod, aux_tensors) of a direction; None and None where every listed block is full.
-
-    Only the forward of sm100 takes a mask function of 32 keys at once.
-    """
-    if lists.bits is None:
-        return None, None
-    aux = list(tables(lists))
-    for tensor in aux:
-        # Where axes have one entry, strides do not say which axis is the innermost.
-        tensor.__leading_dim__ = tensor.ndim - 1  # type: ignore[attr-defined]
-    vector = lists.arch == "sm100" and direction == "forward"
-    make = kernels.masks().vector_mask if vector else kernels.masks().scalar_mask
-    return make(lists.bits.block_size, lists.rows_per_token), aux
 
 
 def fold(x: Tensor, rows: int) -> Tensor:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from types import FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -35,6 +36,8 @@ COMPILER = "inductor"
 KERNEL_OPTIONS: Any = {"FORCE_USE_FLEX_ATTENTION": True}
 _Lists = tuple[Tensor, Tensor, Tensor, Tensor]
 _Tables = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+_Inputs = tuple[_Lists, _Lists | None, _Tables]
+_kept: "WeakKeyDictionary[EngineLists, _Inputs]" = WeakKeyDictionary()
 
 
 def supports(asked: Metadata) -> str | None:
@@ -86,7 +89,7 @@ def nothing(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return out, lse
 
 
-def flex_inputs(lists: EngineLists) -> tuple[_Lists, _Lists | None, _Tables]:
+def flex_inputs(lists: EngineLists) -> _Inputs:
     """(forward lists, backward lists, tables) as `flex_function` takes them.
 
     Axes whose length differs between plans of one shape are marked as dynamic.
@@ -108,16 +111,11 @@ def _tables(lists: EngineLists) -> _Tables:
     bits: Any = lists.bits
     return (
         bits.first_line,
-        _dynamic(_several(bits.words), 0),
-        _dynamic(_several(bits.before), 0),
-        _dynamic(_several(bits.content), 0),
+        _dynamic(bits.words, 0),
+        _dynamic(bits.before, 0),
+        _dynamic(bits.content, 0),
         _dynamic(octets_of(bits.tiles), 0),
     )
-
-
-def _several(table: Tensor) -> Tensor:
-    """A table with more than one entry, since a length of 1 is a constant to compilers."""
-    return table if len(table) != 1 else torch.cat([table, table])
 
 
 def _dynamic(tensor: Tensor, axis: int) -> Tensor:
@@ -228,16 +226,26 @@ def flex_attend(
                 remedy="lower the plan with its backward",
             )
         )
-    forward, backward, made = flex_inputs(lists)
-    tables = None if function is None and lists.whole else made
-    call = function
-    if call is None:
-        call = compiled(q.shape, k.shape, v.shape, q.dtype, lists.forward.block_size, scale)
+    block_size = lists.forward.block_size
+    if function is None:
+        call = compiled(q.shape, k.shape, v.shape, q.dtype, block_size, scale)
+        forward, backward, tables = _kept_inputs(lists)
+    else:
+        call = function
+        forward, backward, tables = flex_inputs(lists)
     out, lse = call(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), forward, backward, tables,
-        lists.forward.block_size, scale, return_lse,
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), forward, backward,
+        None if function is None and lists.whole else tables, block_size, scale, return_lse,
     )  # fmt: skip
     return out.transpose(1, 2), lse
+
+
+def _kept_inputs(lists: EngineLists) -> _Inputs:
+    """`flex_inputs`, made once; see NOTE [Native lists] of maskplan/attention/fa4_inputs.py."""
+    found = _kept.get(lists)
+    if found is None:
+        found = _kept[lists] = flex_inputs(lists)
+    return found
 
 
 def _any_grad(*tensors: Tensor) -> bool:

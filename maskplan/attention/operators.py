@@ -68,6 +68,15 @@ def dense_forward(call: AttentionCall, backend: str) -> tuple[Tensor, Tensor]:
     return _laid_out(out, call.layout), lse.contiguous()
 
 
+def dense_backward(
+    call: AttentionCall, backend: str, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(dq, dk, dv) of a backend, dense in the layout of the call."""
+    dq, dk, dv = named(backend).backward(call, out, lse, dout, dlse)
+    layout = call.layout
+    return _laid_out(dq, layout), _laid_out(dk, layout), _laid_out(dv, layout)
+
+
 def _run_forward(
     q: Tensor, k: Tensor, v: Tensor, plan: Sequence[Tensor], spec: str, backend: str, scale: float,
     layout: str, backward: str, deterministic: bool,
@@ -76,15 +85,14 @@ def _run_forward(
     return dense_forward(call, backend)
 
 
-def run_backward(
+def _run_backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None,
     plan: Sequence[Tensor], spec: str, backend: str, scale: float, layout: str, backward: str,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """`maskplan::attention_backward` of tensors that carry no graph."""
     call = _call(q, k, v, plan, spec, scale, layout, backward, deterministic)
-    dq, dk, dv = named(backend).backward(call, out, lse, dout, dlse)
-    return _laid_out(dq, layout), _laid_out(dk, layout), _laid_out(dv, layout)
+    return dense_backward(call, backend, out, lse, dout, dlse)
 
 
 def _fake_forward(
@@ -236,7 +244,7 @@ def _autograd_kernel(
 
 
 _library.impl("attention", _run_forward, "CompositeExplicitAutograd")
-_library.impl("attention_backward", run_backward, "CompositeExplicitAutograd")
+_library.impl("attention_backward", _run_backward, "CompositeExplicitAutograd")
 for _name, _operator, _function, _count in (
     ("attention", attention, _Attention, 3),
     ("attention_backward", attention_backward, _Gradients, 7),

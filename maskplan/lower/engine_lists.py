@@ -27,7 +27,7 @@ _Slots = TypeVar("_Slots", Tensor, Tensor | None)
 FLEX_MULTIPLE = 128  # tokens of its largest tile, along both axes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class EngineLists:
     """Padded lists of one plan for one engine, and the tables of its mask function. A pytree.
 
@@ -172,7 +172,7 @@ def flex_lists(
         forward=_for_flex(plan.block_sparse_tensors(**options)),
         backward=_for_flex(plan.transpose().block_sparse_tensors(**options)) if backward else None,
         whole=plan.tile_id is None,
-        bits=ranked_bits(plan),
+        bits=_several(ranked_bits(plan)),
     )
 
 
@@ -270,6 +270,20 @@ def _for_flex(lists: BlockSparseTensors) -> BlockSparseTensors:
         for idx in (lists.mask_block_idx, lists.full_block_idx)
     )
     return replace(lists, mask_block_idx=mask_idx, full_block_idx=full_idx)
+
+
+def _several(bits: RankedBits) -> RankedBits:
+    """The tables with two entries or more: a length of 1 is a constant to torch.compile."""
+    return replace(
+        bits,
+        words=_twice_one(bits.words),
+        before=_twice_one(bits.before),
+        content=_twice_one(bits.content),
+    )
+
+
+def _twice_one(table: Tensor) -> Tensor:
+    return table if len(table) != 1 else torch.cat([table, table])
 
 
 def tables(lists: EngineLists) -> tuple[Tensor, ...]:

@@ -36,6 +36,21 @@ class Packed:
     tensors: tuple[Tensor, ...]
     spec: str
 
+    def writes(self) -> tuple[int, ...]:
+        """How often each tensor was written to in place, see NOTE [Overwritten plans]."""
+        return writes_to(self.tensors)
+
+
+def writes_to(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """How often each of `tensors` was written to in place; 0 of inference tensors.
+
+    These do not count. To ask each of them first whether it counts would take twice as long.
+    """
+    try:
+        return tuple([tensor._version for tensor in tensors])  # noqa: SLF001 - it has no other name
+    except RuntimeError:
+        return tuple([0 if x.is_inference() else x._version for x in tensors])  # noqa: SLF001
+
 
 def pack(value: object) -> Packed:
     """`value`, a frozen dataclass of maskplan, taken apart. Provenance is left out.

@@ -20,6 +20,7 @@ from maskplan.geometry import integer
 from maskplan.lower.listed import SHAPE
 from maskplan.lower.lowered import LoweredPlan, check_plan
 from maskplan.lower.options import check_known, directions
+from maskplan.lower.packing import writes_to
 from maskplan.lower.target import Target, check_target
 from maskplan.plan import Plan
 
@@ -198,9 +199,7 @@ class PlanCache:
 def _writes(plan: Plan) -> tuple[int, ...]:
     """How often each array of `plan` was written to in place; 0 of inference tensors."""
     arrays = (plan.pattern_id, plan.row_ptr, plan.col, plan.tile_id, plan.tiles)
-    return tuple(
-        [0 if array is None or array.is_inference() else array._version for array in arrays]  # noqa: SLF001 - it has no other name
-    )
+    return writes_to([array for array in arrays if array is not None])
 
 
 def _plain(name: str, value: int | str) -> int | str:

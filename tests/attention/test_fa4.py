@@ -250,6 +250,7 @@ def test_signs_of_the_scale(recorder, scale):
     q, k, v = (draw(1, 256, 1, 64) for _ in range(3))
     call = SimpleNamespace(
         q=q, k=k, v=v, scale=scale, lowered=SimpleNamespace(lists=lists), deterministic=False,
+        layout="bhsd",
         new=lambda like, features, dtype: like.new_zeros(*like.shape[:3], features, dtype=dtype),
     )  # fmt: skip
     fa4.forward(call)

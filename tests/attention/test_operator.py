@@ -151,7 +151,7 @@ def test_a_plan_overwritten_before_the_backward_is_refused():
     out = attention(call.q.requires_grad_(), call.k, call.v, lowered)
     lowered.loop_q.col.zero_()
 
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+    with pytest.raises(mp.PlanError, match="overwritten between forward and backward"):
         out.sum().backward()
 
 
