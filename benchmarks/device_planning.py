@@ -1,80 +1,41 @@
 """What planning costs on a GPU, beside reading the indices once: a table, and a JSON line a row.
 
-Device times are of CUDA graphs, medians of interleaved replays, the L2 cache flushed before each;
-wall times are of eager calls, from the first line of Python to the end of the device's work, with
-nothing flushed. The floor of top-k lists is `indices.max()`, which reads them and does no more.
-Ratios come first; they are of one run.
+Times are medians of interleaved runs by the clocks of `maskplan.bench`: "device" is the replay of a
+CUDA graph with a cold L2, "host" what an eager call takes the host. The floor of top-k lists is
+`indices.max()`, which reads them and does no more. Ratios come first; they are of one run.
 
-    python benchmarks/device_planning.py [--json FILE] [--runs 15]
+    python benchmarks/device_planning.py [--json FILE] [--runs 15] [--only topk,masks,closed,tokens]
 """
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import maskplan as mp
+from maskplan.bench.clock import CudaClock, HostClock, Work, graphed, interleaved
 
-FLUSH = 256 << 20  # bytes, beyond any L2
 VIDEO = ((131_072, 2_048, 16_384), (524_288, 8_192, 65_536))  # SK, SQ, top-k
+LENGTHS = tuple(
+    (keys, keys // 64, keys // 8) for keys in (32_768, 65_536, 131_072, 262_144, 524_288)
+)
 WAN = (40, 591, 75_600)  # heads, blocks of 128, tokens
 TOKENS = 115_200
-
-Work = Callable[[], object]
-
-
-def graph_of(work: Work) -> torch.cuda.CUDAGraph:
-    """`work` captured, after a warm-up on another stream."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph
+HOST_RUNS = 3  # of 100 calls
 
 
-def device_times(works: dict[str, Work], runs: int) -> dict[str, float]:
-    """Median milliseconds of each graph, replayed in turn."""
-    flush = torch.empty(FLUSH, dtype=torch.uint8, device="cuda")
-    graphs = {name: graph_of(work) for name, work in works.items()}
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for run in range(runs + 2):
-        for name, graph in graphs.items():
-            flush.zero_()
-            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            graph.replay()
-            stop.record()
-            torch.cuda.synchronize()
-            if run >= 2:
-                times[name].append(start.elapsed_time(stop))
-    return {name: statistics.median(each) for name, each in times.items()}
-
-
-def wall_times(works: dict[str, Work], runs: int) -> dict[str, tuple[float, float]]:
-    """Median milliseconds of each eager call: until the device is done, and of Python alone."""
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
-    for run in range(runs + 2):
-        for name, work in works.items():
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            work()
-            called = time.perf_counter()
-            torch.cuda.synchronize()
-            if run >= 2:
-                times[name].append((time.perf_counter() - start, called - start))
-    return {
-        name: tuple(1e3 * statistics.median(each) for each in zip(*pairs, strict=True))
-        for name, pairs in times.items()
-    }  # type: ignore[return-value]
+def times_of(works: dict[str, Work], runs: int) -> dict[str, tuple[float, float]]:
+    """(device, host) milliseconds of each work."""
+    for work in works.values():
+        work()  # compiles
+    device = interleaved({name: graphed(work) for name, work in works.items()}, CudaClock(),
+                         runs=runs)  # fmt: skip
+    host = interleaved(works, HostClock(), runs=HOST_RUNS)
+    return {name: (device[name].median, host[name].median) for name in works}
 
 
 class Table:
@@ -85,25 +46,23 @@ class Table:
         properties = torch.cuda.get_device_properties(0)
         self.machine = {"gpu": properties.name, "torch": torch.__version__}
         print(f"{properties.name}, torch {torch.__version__}, medians of {runs} runs, ms")
-        print(f"{'ratio':>7} {'device':>8} {'wall':>8} {'python':>8}")
+        print(f"{'ratio':>7} {'device':>8} {'host':>8}")
 
     def rows(self, title: str, works: dict[str, Work], floor: str | None = None) -> None:
         """Time `works` and print them; ratios are to the one named `floor`."""
         print(title)
-        device, wall = device_times(works, self.runs), wall_times(works, self.runs)
-        for name in works:
+        times = times_of(works, self.runs)
+        for name, (device, host) in times.items():
             row: dict[str, Any] = {
                 **self.machine,
                 "title": title,
                 "name": name,
-                "ratio": None if floor is None else device[name] / device[floor],
-                "device_ms": device[name],
-                "wall_ms": wall[name][0],
-                "python_ms": wall[name][1],
+                "ratio": None if floor is None else device / times[floor][0],
+                "device_ms": device,
+                "host_ms": host,
             }
             ratio = "" if floor is None else f"{row['ratio']:.2f}"
-            numbers = " ".join(f"{value:8.4f}" for value in (device[name], *wall[name]))
-            print(f"{ratio:>7} {numbers}  {name}", flush=True)
+            print(f"{ratio:>7} {device:8.4f} {host:8.4f}  {name}", flush=True)
             if self.path is not None:
                 with self.path.open("a") as file:
                     file.write(json.dumps(row) + "\n")
@@ -163,6 +122,13 @@ def topk(table: Table, keys: int, queries: int, count: int) -> None:
     )
 
 
+def topk_lists(table: Table) -> None:
+    """Forward lists, and the transpose, of two lengths."""
+    for keys, queries, count in VIDEO:
+        topk(table, keys, queries, count)
+        torch.cuda.empty_cache()
+
+
 def masks(table: Table) -> None:
     """Block masks of a model's heads, forward and backward lists."""
     heads, blocks, tokens = WAN
@@ -209,20 +175,51 @@ def closed_forms(table: Table) -> None:
     )
 
 
+def token_tiles(table: Table) -> None:
+    """The video scenario as token tiles, 128 heads packed into the rows of a tile, a query each."""
+    for keys, queries, count in LENGTHS:
+        whole = lists_of_blocks(queries, keys, count)
+        shifted = torch.where(whole + 1 < keys, whole + 1, 0)  # no block is whole
+
+        def tiles(indices: torch.Tensor, form: str, keys: int = keys) -> mp.TokenTiles:
+            return mp.TokenTiles.from_topk(indices, keys, form=form, group=128, tile_rows=128)
+
+        table.rows(
+            f"token tiles of top-k [{queries}, {count}] of {keys} keys",
+            {
+                "read once: indices.max()": whole.max,
+                "whole blocks, as blocks": partial(tiles, whole, "blocks"),
+                "shifted by a token, as tokens": partial(tiles, shifted, "tokens"),
+            },
+            floor="read once: indices.max()",
+        )
+        for indices, form in ((whole, "blocks"), (shifted, "tokens")):
+            print(f"{'':>25}  {form}: {tiles(indices, form).nbytes:,} bytes")
+        del whole, shifted, indices
+        torch.cuda.empty_cache()
+
+
+PARTS: dict[str, Callable[[Table], None]] = {
+    "topk": topk_lists,
+    "masks": masks,
+    "closed": closed_forms,
+    "tokens": token_tiles,
+}
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="append a JSON line a row")
     parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, by name")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device")
     table = Table(given.json, given.runs)
-    for keys, queries, count in VIDEO:
-        topk(table, keys, queries, count)
+    for name in given.only.split(","):
+        PARTS[name](table)
         torch.cuda.empty_cache()
-    masks(table)
-    closed_forms(table)
 
 
 if __name__ == "__main__":

@@ -31,17 +31,29 @@ def below(word, lane):
 
 
 @triton.jit
-def places(word, carry):
-    """Where the bits of words int32 [W] stand in a list that holds `carry` entries so far.
+def places(bits, start, words, carry, BLOCK_W: tl.constexpr):
+    """Where the bits of words [start, start + BLOCK_W) stand in a list of `carry` entries so far.
+
+    Columns lie in a row, so that neighbours write to neighbouring places; the bits set before a
+    word are counted once a word and handed to its columns.
+
+    Args:
+        bits: pointer to the line's words.
+        start: first word.
+        words: of the line.
+        carry: entries before.
 
     Returns:
-        (place [W, 32] of each bit, whether it is set, entries of the list after these words).
+        (column, place, whether its bit is set [32 * BLOCK_W]; entries after these words).
     """
-    bit = tl.arange(0, 32)[None, :]
-    count = popcount(word)
-    before = carry + tl.cumsum(count, 0) - count
-    place = before[:, None] + below(word[:, None], bit)
-    return place, ((word[:, None] >> bit) & 1) == 1, carry + tl.sum(count, 0)
+    at = start + tl.arange(0, BLOCK_W)
+    count = popcount(tl.load(bits + at, mask=at < words, other=0))
+    before = tl.cumsum(count, 0) - count
+    lane = tl.arange(0, BLOCK_W * 32)
+    column = start * 32 + lane
+    word = tl.load(bits + (column >> 5), mask=(column >> 5) < words, other=0)
+    place = carry + tl.gather(before, lane >> 5, 0) + below(word, lane & 31)
+    return column, place, ((word >> (lane & 31)) & 1) == 1, carry + tl.sum(count, 0)
 
 
 @triton.jit
@@ -52,21 +64,21 @@ def raise_status(status, bit, when):
 
 @triton.jit
 def ranks_kernel(
-    row_ptr, col, tile_id, listed, full, before, lines, words, steps,
-    FULL: tl.constexpr, LINES: tl.constexpr, BLOCK_W: tl.constexpr,
+    row_ptr, col, tile_id, listed, full, before, words, steps,
+    FULL: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
     """Bits of lists, and the number of blocks before each word, counted over all lines.
 
     A word's first block is found by bisection, as columns ascend; FULL also gives bits of the full
-    blocks among them. LINES lines at once, so that their bisections wait for memory together.
+    blocks among them.
     """
-    line = tl.program_id(0).to(tl.int64) * LINES + tl.arange(0, LINES)
-    line = tl.minimum(line, lines - 1)[:, None]  # the last one is written several times over
-    at = (tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W))[None, :]
+    line = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W)
     inside = at < words
-    stop = tl.load(row_ptr + line + 1) + at * 0
-    low = tl.load(row_ptr + line) + at * 0
-    high = stop
+    start = tl.load(row_ptr + line)
+    stop = tl.load(row_ptr + line + 1)
+    low = tl.zeros([BLOCK_W], tl.int64) + start
+    high = tl.zeros([BLOCK_W], tl.int64) + stop
     for _ in range(steps):
         middle = (low + high) >> 1
         open_ = low < high
@@ -74,8 +86,8 @@ def ranks_kernel(
         right = open_ & (column < at * 32)
         low = tl.where(right, middle + 1, low)
         high = tl.where(open_ & ~right, middle, high)
-    word = tl.zeros([LINES, BLOCK_W], tl.int32)
-    whole = tl.zeros([LINES, BLOCK_W], tl.int32)
+    word = tl.zeros([BLOCK_W], tl.int32)
+    whole = tl.zeros([BLOCK_W], tl.int32)
     for i in tl.static_range(32):  # unrolled: the loads need not wait for each other
         here = inside & (low + i < stop)
         column = tl.load(col + low + i, mask=here, other=-1)

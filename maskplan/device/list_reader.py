@@ -8,6 +8,7 @@ from maskplan.device.nvrtc import CudaKernel, shared_memory
 
 _SOURCE = Path(__file__).with_name("read_lists.cu")
 _MOST_SHARED = 200 << 10  # two CTAs of most lists fit an SM; enough for 1.6M keys in one pass
+SPARE = 32 * 4  # bytes behind the bits: a word a lane
 
 
 class GivenLists(ctypes.Structure):
@@ -45,11 +46,11 @@ def reader(
     is_long: bool, bk: int, words: int, classify: bool, device: int
 ) -> tuple[CudaKernel, int]:
     """(the compiled kernel, bytes of shared memory for its bits)."""
-    room = min(_MOST_SHARED, shared_memory(device) - 1024)
+    room = min(_MOST_SHARED, shared_memory(device) - 2048)
     defines = (
         f"INDEX={'long' if is_long else 'int'}",
         f"BLOCK={bk}",
         f"WORDS={words}",
         f"CLASSIFY={int(classify)}",
     )
-    return CudaKernel(_SOURCE, "read_lists", defines, device, room + 16), room
+    return CudaKernel(_SOURCE, "read_lists", defines, device, room + SPARE), room

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from maskplan.device.rank_reader import read_ranks, reads
 from maskplan.device.status import new_status
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import MAX_SEQLEN, WORD_BITS
@@ -18,7 +19,6 @@ from maskplan.plan import BlockLists, Plan, TransposedPlan
 KindT = TypeVar("KindT", Plan, TransposedPlan)
 
 _SCAN, _FILL = 2048, 1024
-_WORDS_A_WARP = 128  # whose blocks a warp looks up at once
 _BANDS = 4  # squares of bits that a warp turns
 _BLOCK_W, _EMIT_WARPS = 32, 2  # words whose bits become a list at once
 _FEW_LINES = 4096  # up to which a program adds up the counts before its own, to save a launch
@@ -94,25 +94,31 @@ class Ranks:
 
 def ranks(plan: BlockLists, *, full: bool = False) -> Ranks:
     """The ranks of a device plan."""
-    from maskplan.device.bits_triton import ranks_kernel
-
     words = words_of(plan.axes.cols)
     lines = len(plan.row_ptr) - 1
     listed, before = torch.empty(2, lines, words, dtype=torch.int32, device=plan.device)
     whole = None
     if full:
         whole = listed if plan.tile_id is None else torch.empty_like(listed)
-    block = power_of_two(words, 16, 128)
-    many = max(_WORDS_A_WARP // block, 1)
-    some = plan.col if plan.tile_id is None else plan.tile_id
-    with_full = full and plan.tile_id is not None
+    apart = None if plan.tile_id is None else whole
     with on_device(listed):
-        ranks_kernel[(-(-lines // many), -(-words // block))](
-            plan.row_ptr, plan.col, some, listed, whole if with_full else listed, before, lines,
-            words, max(plan.axes.cols, 1).bit_length(), FULL=with_full, LINES=many, BLOCK_W=block,
-            num_warps=1,
-        )  # fmt: skip
+        if reads(plan, words):
+            read_ranks(plan, listed, apart, before)
+        else:
+            _ranks_in_triton(plan, listed, apart, before)
     return Ranks(listed=listed, before=before, full=whole)
+
+
+def _ranks_in_triton(plan: BlockLists, listed: Tensor, full: Tensor | None, before: Tensor) -> None:
+    from maskplan.device.bits_triton import ranks_kernel
+
+    lines, words = listed.shape
+    block = power_of_two(words, 16, 128)
+    ranks_kernel[(lines, -(-words // block))](
+        plan.row_ptr, plan.col, plan.col if plan.tile_id is None else plan.tile_id, listed,
+        listed if full is None else full, before, words, max(plan.axes.cols, 1).bit_length(),
+        FULL=full is not None, BLOCK_W=block, num_warps=1,
+    )  # fmt: skip
 
 
 def turned_bits(listed: Tensor, patterns: int, rows: int, cols: int) -> Tensor:

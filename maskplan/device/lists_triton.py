@@ -70,10 +70,11 @@ def emit_kernel(
         lane = tl.arange(0, SCAN)
         own = tl.zeros([SCAN], tl.int64)
         every = tl.zeros([SCAN], tl.int64)
-        for at in range(0, lines, SCAN):
-            count = tl.load(counts + at + lane, mask=at + lane < lines, other=0).to(tl.int64)
+        for first in range(0, lines, SCAN):
+            other = first + lane
+            count = tl.load(counts + other, mask=other < lines, other=0).to(tl.int64)
             every += count
-            own += tl.where(at + lane < line, count, 0)
+            own += tl.where(other < line, count, 0)
         total = tl.sum(every, 0)
         carry = tl.sum(own, 0)
         used = tl.minimum(total, capacity)
@@ -89,18 +90,14 @@ def emit_kernel(
             tl.store(row_ptr + line + 1, stop)
         else:
             stop = tl.load(row_ptr + line + 1)
-        bit = tl.arange(0, 32)[None, :]
         for start in range(0, words, BLOCK_W):
-            at = start + tl.arange(0, BLOCK_W)
-            word = tl.load(listed + line * words + at, mask=at < words, other=0)
-            entry, held, carry = places(word, carry)
-            column = at[:, None] * 32 + bit
+            column, entry, held, carry = places(listed + line * words, start, words, carry, BLOCK_W)
             keep = held & (entry < stop)
             tl.store(col + entry, column, mask=keep)
             if TILES > 0:
-                whole = tl.load(full + line * words + at, mask=at < words, other=0)[:, None]
+                whole = tl.load(full + line * words + (column >> 5), mask=keep, other=0)
                 slot = entry if TILES == 2 else line * cols + column
-                is_full = ((whole >> bit) & 1) == 1
+                is_full = ((whole >> (column & 31)) & 1) == 1
                 tl.store(tile_id + entry, tl.where(is_full, -1, slot).to(tl.int32), mask=keep)
     fill_spare(used, col, tile_id, capacity, TILES > 0, FILL)
 
@@ -121,12 +118,8 @@ def turned_lists_kernel(
         stop = tl.load(row_ptr + line + 1)
         pattern = line // old_cols
         old_column = (line % old_cols).to(tl.int32)
-        bit = tl.arange(0, 32)[None, :]
         for start in range(0, words, BLOCK_W):
-            at = start + tl.arange(0, BLOCK_W)
-            word = tl.load(turned + line * words + at, mask=at < words, other=0)
-            entry, held, carry = places(word, carry)
-            row = at[:, None] * 32 + bit
+            row, entry, held, carry = places(turned + line * words, start, words, carry, BLOCK_W)
             keep = held & (entry < stop)
             tl.store(col + entry, row, mask=keep)
             if TILES:

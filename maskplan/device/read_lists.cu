@@ -48,6 +48,7 @@ struct Band {
   unsigned keys;     // it holds
   INDEX origin;      // the index of key 0
   unsigned limit;    // keys there are
+  unsigned spare;    // this lane's word for what is no key: written, never read
 };
 
 // An index that is not in the band: of another pass, none, or bad.
@@ -56,35 +57,39 @@ __device__ __forceinline__ bool is_bad(const Band& band, INDEX index) {
                    : index < band.origin || index - band.origin >= static_cast<INDEX>(band.limit);
 }
 
-// Few instructions an index matter here more than anything: a list of random keys is bound by them
-// and not by memory. Keys of one thread that share a word are put down at once, others one by one.
+// NOTE [Instructions an index]: a list of random keys is bound by instructions, and a branch around
+// each atomic operation costs more of them than the operation. So every index sets a bit, and those
+// that are no key set one that nobody reads, in a word of their lane's own, lest lists of -1 queue up
+// at one address. Keys of a thread that are a run of consecutive ones are put down at once, as lists
+// of whole blocks are.
 template <int COUNT>
 __device__ __forceinline__ bool put(const Band& band, const INDEX (&indices)[COUNT]) {
-  unsigned place[COUNT], word[COUNT];
-  bool here[COUNT], odd = false, together = true;
+  Unsigned own[COUNT];
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) {
-    Unsigned own = static_cast<Unsigned>(indices[i]) - static_cast<Unsigned>(band.start);
-    here[i] = own < band.keys && indices[i] >= 0;
-    odd |= !here[i] && indices[i] != static_cast<INDEX>(-1);
-    unsigned key = static_cast<unsigned>(own), bit = key;
-    place[i] = key >> 5;
+    own[i] = static_cast<Unsigned>(indices[i]) - static_cast<Unsigned>(band.start);
+  }
+  if (BLOCK == WORDS * 32) {
+    Unsigned apart = own[0] & (COUNT - 1);
+#pragma unroll
+    for (int i = 1; i < COUNT; ++i) apart |= own[i] ^ own[0] ^ i;
+    if (apart == 0 && own[COUNT - 1] < band.keys) {
+      unsigned key = static_cast<unsigned>(own[0]);
+      atomicOr(band.bits + (key >> 5), static_cast<int>(((1u << COUNT) - 1) << (key & 31)));
+      return false;
+    }
+  }
+  bool odd = false;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    bool here = own[i] < band.keys;
+    odd |= !here && indices[i] != static_cast<INDEX>(-1);
+    unsigned key = static_cast<unsigned>(own[i]), bit = key, place = key >> 5;
     if (BLOCK != WORDS * 32) {
       bit = key % BLOCK;
-      place[i] = key / BLOCK * WORDS + (bit >> 5);
+      place = key / BLOCK * WORDS + (bit >> 5);
     }
-    word[i] = 1u << (bit & 31);
-    together &= here[i] && place[i] == place[0];
-  }
-  if (together) {
-#pragma unroll
-    for (int i = 1; i < COUNT; ++i) word[0] |= word[i];
-    atomicOr(band.bits + place[0], static_cast<int>(word[0]));
-  } else {
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i) {
-      if (here[i]) atomicOr(band.bits + place[i], static_cast<int>(word[i]));
-    }
+    atomicOr(band.bits + (here ? place : band.spare), static_cast<int>(1u << (bit & 31)));
   }
   bool bad = false;
   if (odd) {
@@ -93,27 +98,27 @@ __device__ __forceinline__ bool put(const Band& band, const INDEX (&indices)[COU
   return bad;
 }
 
+__device__ __forceinline__ bool put_vector(const Band& band, const int4& loaded) {
+  INDEX indices[LANES];
+  memcpy(indices, &loaded, 16);
+  return put(band, indices);
+}
+
 __device__ __forceinline__ bool read_list(const Band& band, const INDEX* list, long long stride,
                                           int length) {
   bool bad = false;
   int done = 0;
   if (stride == 1 && (reinterpret_cast<unsigned long long>(list) & 15) == 0) {
     const int4* vectors = reinterpret_cast<const int4*>(list);
-    int count = length / LANES;
-    for (int start = threadIdx.x; start < count; start += blockDim.x * AHEAD) {
+    int count = length / LANES, step = blockDim.x, start = threadIdx.x;
+    for (; start + (AHEAD - 1) * step < count; start += AHEAD * step) {
       int4 loaded[AHEAD];
 #pragma unroll
-      for (int i = 0; i < AHEAD; ++i) {
-        int at = start + i * blockDim.x;
-        loaded[i] = at < count ? __ldcs(vectors + at) : make_int4(-1, -1, -1, -1);
-      }
+      for (int i = 0; i < AHEAD; ++i) loaded[i] = __ldcs(vectors + start + i * step);
 #pragma unroll
-      for (int i = 0; i < AHEAD; ++i) {
-        INDEX indices[LANES];
-        memcpy(indices, &loaded[i], 16);
-        bad |= put(band, indices);
-      }
+      for (int i = 0; i < AHEAD; ++i) bad |= put_vector(band, loaded[i]);
     }
+    for (; start < count; start += step) bad |= put_vector(band, __ldcs(vectors + start));
     done = count * LANES;
   }
   for (int lane = done + threadIdx.x; lane < length; lane += blockDim.x) {
@@ -208,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(1024, 2) read_lists(const Lists in,
                        list * in.list_stride;
   long long origin = batch * in.batch_origin;
   Band band = {reinterpret_cast<int*>(shared), 0, 0, 0, 0, static_cast<INDEX>(origin),
-               static_cast<unsigned>(in.limit)};
+               static_cast<unsigned>(in.limit), 0};
   // No index of this type reaches all of this batch: what it reaches is still right.
   long long most = sizeof(INDEX) == 4 ? 0x7fffffffLL : 0x7fffffffffffffffLL;
   if (origin > most) band.origin = static_cast<INDEX>(most), band.limit = 0;
@@ -220,9 +225,13 @@ extern "C" __global__ void __launch_bounds__(1024, 2) read_lists(const Lists in,
     long long keys = static_cast<long long>(band.stop) * BLOCK;
     long long before = static_cast<long long>(band.first) * BLOCK;
     keys = min(keys, static_cast<long long>(band.limit)) - before;
-    band.keys = keys > 0 && origin + before <= most ? static_cast<unsigned>(keys) : 0;
     band.start = static_cast<INDEX>(min(origin + before, most));
+    band.keys = 0;
+    if (keys > 0 && origin + before <= most) {  // and no further than the type reaches
+      band.keys = static_cast<unsigned>(min(keys - 1, most - origin - before)) + 1;
+    }
     int size = (band.stop - band.first) * WORDS;
+    band.spare = (size + 3) / 4 * 4 + threadIdx.x % 32;
     for (int i = threadIdx.x; i < (size + 3) / 4; i += blockDim.x) shared[i] = make_int4(0, 0, 0, 0);
     __syncthreads();
     bad |= read_list(band, start, in.lane_stride, static_cast<int>(length));

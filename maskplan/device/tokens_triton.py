@@ -81,8 +81,8 @@ def table_kernel(
     wanted = tl.zeros([PARTS], tl.int64)
     kept = tl.zeros([PARTS], tl.int64)
     alike = tl.full([PARTS], 1, tl.int32)
-    for start in range(0, chunks, PARTS):
-        other = start + lane
+    for first in range(0, chunks, PARTS):
+        other = first + lane
         there = other < chunks
         count = tl.load(own + other * 4, mask=there, other=0)
         keys += count
@@ -109,12 +109,9 @@ def table_kernel(
         if UNION:
             raise_status(status, 64, (same == 0) & (total > most))
     carry = tl.sum(before, 0)
-    bit = tl.arange(0, 32)[None, :]
-    for start in range(0, CHUNK, BLOCK_W):
-        at = chunk * CHUNK + start + tl.arange(0, BLOCK_W)
-        word = tl.load(chosen + tile * words + at, mask=at < words, other=0)
-        entry, there, carry = places(word, carry)
-        tl.store(table + tile * width + entry, at[:, None] * 32 + bit, mask=there & (entry < held))
+    for start in range(chunk * CHUNK, chunk * CHUNK + CHUNK, BLOCK_W):
+        key, entry, set_, carry = places(chosen + tile * words, start, words, carry, BLOCK_W)
+        tl.store(table + tile * width + entry, key, mask=set_ & (entry < held))
     fill_none(table + tile * width, held, width, chunk, chunks, FILL)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from maskplan.device.list_reader import FoundBits, GivenLists, reader
+from maskplan.device.list_reader import SPARE, FoundBits, GivenLists, reader
 from maskplan.device.lists import (
     check_room,
     counted,
@@ -275,7 +275,7 @@ class TopkLists:
         found = FoundBits(0 if bits is None else bits.data_ptr(), listed, full, counts,
                        status.data_ptr())  # fmt: skip
         threads = 1024 if topk >= 8192 else 512 if topk >= 2048 else 256
-        shared = -(-a_pass * words // 4) * 16
+        shared = -(-a_pass * words // 4) * 16 + SPARE
         stream = torch.cuda.current_stream(device).cuda_stream
         kernel(self.patterns * lists, threads, shared, stream, (given, found))
 

@@ -91,7 +91,7 @@ class TileLists:
         )
 
     def local(self) -> Tensor:
-        """`indices` of their batch, -1 in lanes that do not hold and SK, which is no key, in bad ones.
+        """`indices` of their batch: -1 in lanes that do not hold, SK, which is no key, in bad ones.
 
         The very tensor where there are neither lengths nor global indices.
         """
