@@ -37,6 +37,7 @@ HALF = TILE // 2
 CHUNK = 32  # columns of a sum in shared memory at a time
 CHUNK_BUFFERS = 2
 CHUNK_BYTES = TILE * CHUNK * 4
+VECTOR = 4  # float32 of a 16-byte load
 SUM_BARRIER = 1  # named barrier of the warps that add
 ROW_BYTES = TILE * 4  # of bias or delta of a tile
 ALIGN = 1024
@@ -80,6 +81,17 @@ class Shared(NamedTuple):
     bias: cute.Tensor
     delta: cute.Tensor
     chunks: cute.Tensor
+
+
+class Half(NamedTuple):
+    """A thread's copies of S, dP and P, those tensors, and its first vector of bias and delta."""
+
+    load: Any
+    save: Any
+    s: cute.Tensor
+    dp: cute.Tensor
+    p: cute.Tensor
+    vector: Int32
 
 
 class Maps(NamedTuple):
@@ -267,24 +279,19 @@ class Backward:
         dp_full: cute.Pointer,
         ds_full: cute.Pointer,
     ) -> None:
-        """P^T and dS^T of one key and 64 queries.
+        """P^T and dS^T of one key and 64 queries; arguments as of the two halves."""
+        part = self.half_of(tmem, lanes, thread, half)
+        p = self.probabilities(part, masked, words, bias, scale_log2, phase, s_full, p_full)
+        self.gradients(part, p, delta, ds, phase, dp_full, ds_full)
+
+    def half_of(self, tmem: Any, lanes: cute.Layout, thread: Any, half: Any) -> Half:
+        """What a thread reads and writes of S, P and dP, a key and 64 queries.
 
         Args:
             tmem: tensor memory.
             lanes: layout of a tile in it.
             thread: the key.
             half: which queries.
-            masked: whether `words` has clear bits.
-            words: keep-bits of these queries, a bit a token.
-            bias: of the tile's queries, in shared memory; see NOTE [Rows without a key].
-            delta: likewise.
-            ds: [64] of shared memory, where dS goes.
-            scale_log2: softmax scale times log2(e).
-            phase: of the barriers.
-            s_full: MMA says S is there.
-            p_full: told that P is.
-            dp_full: MMA says dP is there.
-            ds_full: told that dS is.
         """
         half_lanes = cute.composition(lanes, cute.make_layout((TILE, HALF)))
         packed_lanes = cute.composition(lanes, cute.make_layout((TILE, HALF // 2)))
@@ -293,54 +300,107 @@ class Backward:
         p = cute.make_tensor(tmem + S_COLUMN + HALF * half, packed_lanes)
         load = cute.make_copy_atom(tcgen05.Ld32x32bOp(tcgen05.Repetition(CHUNK)), Float32)
         save = cute.make_copy_atom(tcgen05.St32x32bOp(tcgen05.Repetition(CHUNK)), Float32)
-        load = tcgen05.make_tmem_copy(load, s).get_slice(thread)
-        save = tcgen05.make_tmem_copy(save, p).get_slice(thread)
-        shape = load.partition_D(cute.make_identity_tensor((TILE, HALF))).shape
-        packed_shape = save.partition_S(cute.make_identity_tensor((TILE, HALF // 2))).shape
+        return Half(
+            tcgen05.make_tmem_copy(load, s).get_slice(thread),
+            tcgen05.make_tmem_copy(save, p).get_slice(thread),
+            s,
+            dp,
+            p,
+            half * (HALF // VECTOR),
+        )
 
+    @cute.jit
+    def probabilities(
+        self,
+        part: Half,
+        masked: Any,
+        words: cute.Tensor,
+        bias: cute.Tensor,
+        scale_log2: Float32,
+        phase: Int32,
+        s_full: cute.Pointer,
+        p_full: cute.Pointer,
+    ) -> cute.Tensor:
+        """P^T, to tensor memory and in float32.
+
+        Args:
+            part: of `half_of`.
+            masked: whether `words` has clear bits.
+            words: keep-bits of these queries, a bit a token.
+            bias: of the tile's queries, in shared memory; see NOTE [Rows without a key].
+            scale_log2: softmax scale times log2(e).
+            phase: of the barriers.
+            s_full: MMA says S is there.
+            p_full: told that P is.
+        """
+        shape = part.load.partition_D(cute.make_identity_tensor((TILE, HALF))).shape
+        packed_shape = part.save.partition_S(cute.make_identity_tensor((TILE, HALF // 2))).shape
         wait_tmem(s_full, phase)
         scores = cute.make_rmem_tensor(shape, Float32)
-        cute.copy(load, load.partition_S(s), scores)
+        cute.copy(part.load, part.load.partition_S(part.s), scores)
         cute.arch.fence_view_async_tmem_load()
         if masked:
             apply_repeated(scores, words, self.pack)
-        vector = cute.make_layout(4)
-        biases, deltas = cute.logical_divide(bias, vector), cute.logical_divide(delta, vector)
-        for i in cutlass.range_constexpr(HALF // 4):
-            four = cute.make_rmem_tensor(4, Float32)
-            cute.autovec_copy(biases[None, half * (HALF // 4) + i], four)
-            for j in cutlass.range_constexpr(4 * i, 4 * i + 4, 2):
-                scores[j], scores[j + 1] = cute.arch.fma_packed_f32x2(
-                    (scores[j], scores[j + 1]),
-                    (scale_log2, scale_log2),
-                    (four[j - 4 * i], four[j - 4 * i + 1]),
+        biases = cute.logical_divide(bias, cute.make_layout(VECTOR))
+        for i in cutlass.range_constexpr(HALF // VECTOR):
+            four = cute.make_rmem_tensor(VECTOR, Float32)
+            cute.autovec_copy(biases[None, part.vector + i], four)
+            for j in cutlass.range_constexpr(0, VECTOR, 2):
+                at = VECTOR * i + j
+                scores[at], scores[at + 1] = cute.arch.fma_packed_f32x2(
+                    (scores[at], scores[at + 1]), (scale_log2, scale_log2), (four[j], four[j + 1])
                 )
-                scores[j] = cute.math.exp2(scores[j], fastmath=True)
-                scores[j + 1] = cute.math.exp2(scores[j + 1], fastmath=True)
+                scores[at] = cute.math.exp2(scores[at], fastmath=True)
+                scores[at + 1] = cute.math.exp2(scores[at + 1], fastmath=True)
         packed = cute.make_rmem_tensor(packed_shape, Float32)
         self.narrow(scores, packed)
-        cute.copy(save, packed, save.partition_D(p))
+        cute.copy(part.save, packed, part.save.partition_D(part.p))
         cute.arch.fence_view_async_tmem_store()
         arrive_warp_tmem(p_full)
+        return scores
 
+    @cute.jit
+    def gradients(
+        self,
+        part: Half,
+        p: cute.Tensor,
+        delta: cute.Tensor,
+        ds: cute.Tensor,
+        phase: Int32,
+        dp_full: cute.Pointer,
+        ds_full: cute.Pointer,
+    ) -> None:
+        """DS^T, to shared memory.
+
+        Args:
+            part: of `half_of`.
+            p: of `probabilities`.
+            delta: of the tile's queries, in shared memory.
+            ds: [64] of shared memory, where dS goes.
+            phase: of the barriers.
+            dp_full: MMA says dP is there.
+            ds_full: told that dS is.
+        """
+        shape = part.load.partition_D(cute.make_identity_tensor((TILE, HALF))).shape
+        deltas = cute.logical_divide(delta, cute.make_layout(VECTOR))
         wait_tmem(dp_full, phase)
-        source = load.partition_S(dp)
+        source = part.load.partition_S(part.dp)
         lines = cute.logical_divide(ds, cute.make_layout(CHUNK))
         for c in cutlass.range_constexpr(HALF // CHUNK):  # few registers hold dP at a time
             gradient = cute.make_rmem_tensor(shape, Float32)[None, None, c]
-            cute.copy(load, source[None, None, c], gradient)
+            cute.copy(part.load, source[None, None, c], gradient)
             cute.arch.fence_view_async_tmem_load()
             values = cute.make_tensor(gradient.iterator, cute.make_layout(CHUNK))
-            for i in cutlass.range_constexpr(CHUNK // 4):
-                four = cute.make_rmem_tensor(4, Float32)
-                cute.autovec_copy(deltas[None, half * (HALF // 4) + c * (CHUNK // 4) + i], four)
-                for j in cutlass.range_constexpr(0, 4, 2):
-                    at, p_at = 4 * i + j, c * CHUNK + 4 * i + j
+            for i in cutlass.range_constexpr(CHUNK // VECTOR):
+                four = cute.make_rmem_tensor(VECTOR, Float32)
+                cute.autovec_copy(deltas[None, part.vector + c * (CHUNK // VECTOR) + i], four)
+                for j in cutlass.range_constexpr(0, VECTOR, 2):
+                    at, p_at = VECTOR * i + j, c * CHUNK + VECTOR * i + j
                     pair = cute.arch.sub_packed_f32x2(
                         (values[at], values[at + 1]), (four[j], four[j + 1])
                     )
                     values[at], values[at + 1] = cute.arch.mul_packed_f32x2(
-                        (scores[p_at], scores[p_at + 1]), pair
+                        (p[p_at], p[p_at + 1]), pair
                     )
             narrow = cute.make_rmem_tensor(CHUNK, self.dtype)
             narrow.store(values.load().to(self.dtype))

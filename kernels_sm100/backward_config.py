@@ -34,8 +34,10 @@ class BackwardConfig:
         head_dim: D of all of them, 64 or 128.
         group: query heads per KV head.
         pack_gqa: rows are packed, row = token * group + head in group; the group divides 128.
-        descending: LoopK runs through its lists from their ends.
+        descending: the inner loop runs through lists from their ends.
         parts: Q tiles of a coarse entry of LoopQ, 1, 2 or 4; LoopK has 1.
+        head_split: CTAs of LoopQ that share a group's heads, a divisor of the group; if more than
+            1, dK and dV are added to float32 sums, as those of LoopK are.
         deterministic: LoopQ adds to each dQ tile in the plan's write order.
         spt: that order descends in KV blocks (the walk was made with `spt=True`).
 
@@ -50,6 +52,7 @@ class BackwardConfig:
     pack_gqa: bool = False
     descending: bool = False
     parts: int = 1
+    head_split: int = 1
     deterministic: bool = False
     spt: bool = False
 
@@ -81,13 +84,6 @@ class BackwardConfig:
                 f"a divisor of {TILE}",
                 "do not pack: pack_gqa=False",
             )
-        if self.direction == "loop_q" and (self.pack_gqa or self.descending):
-            raise _refuse(
-                "option not available",
-                f"pack_gqa={self.pack_gqa}, descending={self.descending} with direction='loop_q'",
-                "neither of them",
-                "use direction='loop_k', or leave them out",
-            )
         if self.direction == "loop_k" and self.deterministic:
             raise _refuse(
                 "deterministic dK and dV not available",
@@ -102,6 +98,8 @@ class BackwardConfig:
                 "1, 2 or 4 for loop_q, 1 for loop_k",
                 "lower the plan for this configuration",
             )
+        if self.head_split != 1:
+            self._check_split()
         if self.spt and not self.deterministic:
             raise _refuse(
                 "spt without an order",
@@ -109,6 +107,35 @@ class BackwardConfig:
                 "deterministic=True",
                 "leave spt out",
             )
+
+    def _check_split(self) -> None:
+        """Refuse a split that is not available."""
+        if self.direction == "loop_k" or self.pack_gqa:
+            raise _refuse(
+                "head_split not available",
+                f"direction={self.direction!r}, pack_gqa={self.pack_gqa}",
+                "'loop_q', whose CTAs loop over the heads of a group, which are not packed",
+                "leave head_split out",
+            )
+        if self.deterministic:
+            raise _refuse(
+                "head_split not available",
+                f"head_split={self.head_split}, deterministic=True",
+                "1, so that one CTA owns a dK and dV",
+                "leave one of them out",
+            )
+        if self.head_split < 1 or self.group % self.head_split:
+            raise _refuse(
+                "head_split not available",
+                self.head_split,
+                f"a divisor of the group, {self.group}",
+                "split into equal shares of heads",
+            )
+
+    @property
+    def heads_each(self) -> int:
+        """Query heads, or packed heads, that a work item of LoopQ loops over."""
+        return self.group // self.rows_per_token // self.head_split
 
     @property
     def rows_per_token(self) -> int:

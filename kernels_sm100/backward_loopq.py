@@ -1,12 +1,14 @@
 """LoopQ: the backward in which a CTA owns a KV block and loops over the queries that see it.
 
-dK and dV stay in tensor memory over all query heads of the group and are stored once; dQ is added
-to float32 sums in global memory (NOTE [Accumulators]), in any order, or in turns (NOTE [Turns]).
+dK and dV stay in tensor memory over all query heads of the group and are stored once, or with
+`head_split` added once (NOTE [Head split]); dQ is added to float32 sums in global memory (NOTE
+[Accumulators]), in any order, or in turns (NOTE [Turns]).
 
 NOTE [Warp roles]:
 
-    warps 0-3    sums      dQ of a step: tensor memory -> shared memory -> added to global memory
-    warps 4-11   compute   S, dP -> P, dS; at the end 4-7 store dV and 8-11 dK
+    warps 0-3    sums      dQ of a step: tensor memory -> shared memory -> added to global memory;
+                           with head_split dV and dK of an item too
+    warps 4-11   compute   S, dP -> P, dS; without head_split 4-7 store dV and 8-11 dK at the end
     warp  12     MMA       owns tensor memory
     warp  13     load      K, V of an item; Q, bias, delta and dO of each step
     warps 14-15  idle
@@ -16,13 +18,13 @@ runs under the products of the one before.
 
 NOTE [Tensor memory]: every range, who writes it, who reads it, and what its next writer waits for.
 
-    columns   holds  written by   read by      rewritten once
-    0-127     S      S(t)         compute      P over it: each warp has read what it overwrites
-              P      compute      dV(t)        S(t+1): is issued behind dV(t)
-    128-      dV     dV(t)        warps 4-7    dv_empty, at an item's first dV
-    256-383   dP     dP(t)        compute      dQ(t) over it: ds_full says that all have read dP
-              dQ     dQ(t)        sums         dq_empty, before dP(t+1)
-    384-      dK     dK(t)        warps 8-11   dk_empty, at an item's first dK
+    columns   holds  written by   read by         rewritten once
+    0-127     S      S(t)         compute         P over it: each warp has read what it overwrites
+              P      compute      dV(t)           S(t+1): is issued behind dV(t)
+    128-      dV     dV(t)        warps 4-7, 0-3  dv_empty, at an item's first dV
+    256-383   dP     dP(t)        compute         dQ(t) over it: ds_full says that all have read dP
+              dQ     dQ(t)        sums            dq_empty, before dP(t+1)
+    384-      dK     dK(t)        warps 8-11, 0-3 dk_empty, at an item's first dK
 
 With D = 64, dQ has columns 192-255 of its own, and dq_empty is waited for before dQ(t+1).
 
@@ -35,8 +37,8 @@ NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" b
     p_full, ds_full      compute -> MMA        dS in shared memory is free once dp_full of the next
                                                step says that dQ and dK are done
     dq_full, dq_empty    MMA -> sums
-    dv_full, dv_empty    MMA -> warps 4-7
-    dk_full, dk_empty    MMA -> warps 8-11
+    dv_full, dv_empty    MMA -> warps 4-7; with head_split warps 0-3
+    dk_full, dk_empty    MMA -> warps 8-11; likewise
 """
 
 from typing import Any, NamedTuple
@@ -74,11 +76,18 @@ from kernels_sm100.backward import (
 from kernels_sm100.backward_config import TILE, BackwardConfig
 from kernels_sm100.barriers import arrive_warp_tmem, commit, init_all, next_slot, wait_tmem
 from kernels_sm100.bulk import load_bulk
-from kernels_sm100.columns import Column, Columns, column, column_list
-from kernels_sm100.config import MASK_WORDS, TMEM_COLUMNS
+from kernels_sm100.columns import (
+    Column,
+    Columns,
+    Step,
+    column,
+    first_step,
+    next_step,
+    q_tile,
+)
+from kernels_sm100.config import TMEM_COLUMNS
 from kernels_sm100.mask import keep_half
 from kernels_sm100.mma import gemm
-from kernels_sm100.walk import SKIP
 
 Q_STAGES = 2
 
@@ -104,8 +113,33 @@ class Barriers(NamedTuple):
     dk_empty: cute.Pointer
 
 
+class Operands(NamedTuple):
+    """Operands and accumulators of the products; a name with _t is the same bytes, transposed."""
+
+    k: cute.Tensor
+    k_t: cute.Tensor
+    v: cute.Tensor
+    q: cute.Tensor
+    q_t: cute.Tensor
+    do: cute.Tensor
+    do_t: cute.Tensor
+    ds: cute.Tensor
+    ds_t: cute.Tensor
+    p: list[Any]
+    s: cute.Tensor
+    dp: cute.Tensor
+    dv: cute.Tensor
+    dk: cute.Tensor
+    dq: cute.Tensor
+
+
 class LoopQ(Backward):
     """The kernel of one configuration; `cute.compile` takes an instance."""
+
+    @property
+    def splits(self) -> bool:
+        """Whether dK and dV are added to sums, see NOTE [Head split]."""
+        return self.config.head_split > 1
 
     @cute.jit
     def __call__(
@@ -139,18 +173,19 @@ class LoopQ(Backward):
             k: [B, SK, HK, D].
             v: likewise.
             do: [B, SQ, HQ, D], the gradient of O.
-            bias: float32 [B, HQ, M * 128], of the preprocess.
+            bias: float32 [B, HQ / G, M * 128], of the preprocess; G is 1 without PackGQA.
             delta: likewise.
-            dq_sums: float32 [B, HQ, M, D / 4, 128, 4], added to.
-            dk: [B, SK, HK, D], written.
-            dv: likewise.
-            semaphores: int32 [B, HQ, M], zero; used if deterministic.
-            pattern_id: int32 [B or 1, heads]: 1, HK or HQ heads.
+            dq_sums: float32 [B, HQ / G, M, D / 4, 128, 4], added to.
+            dk: [B, SK, HK, D], written; with head_split float32 [B, HK, N, D / 4, 128, 4], added
+                to: dK without the softmax scale.
+            dv: likewise, dV.
+            semaphores: int32 [B, HQ / G, M], zero; used if deterministic.
+            pattern_id: int32 [B or 1, heads]: 1, HK or (not packed) HQ heads.
             row_ptr: int64 [patterns * KV blocks + 1].
             col: int32 [entries].
             tile_id: int32 [entries, parts].
             write_order: int32 [entries, parts]; read if deterministic.
-            tiles: int32 [T, 128, 4], bits of S^T.
+            tiles: int32 [T, 128, words], bits of S^T, a bit a token of a part.
             order: int32 [batches * owners * KV blocks], unread if deterministic.
             scale: of the scores.
             scale_log2: scale times log2(e).
@@ -174,9 +209,9 @@ class LoopQ(Backward):
             owners=divisor(owners),
             heads=divisor(Int32(kv_heads) // owners),
             batches=divisor(Int32(k.shape[0]) // Int32(plan_batches)),
-            pattern_heads=divisor(Int32(q.shape[2]) // Int32(plan_heads)),
+            pattern_heads=divisor(Int32(q.shape[2]) // self.pack // Int32(plan_heads)),
             columns=divisor(columns),
-            items=columns * blocks,
+            items=columns * blocks * self.config.head_split,
         )
         mma = self.products()
         one = self.layouts(mma, 1, Q_STAGES)
@@ -227,10 +262,11 @@ class LoopQ(Backward):
             bias,
             delta,
             dq_sums,
-            self.rows_first(dk),
-            self.rows_first(dv),
+            dk if const_expr(self.splits) else self.rows_first(dk),
+            dv if const_expr(self.splits) else self.rows_first(dv),
             semaphores,
             walk,
+            k.shape[1],
             scale,
             scale_log2,
         ).launch(
@@ -254,6 +290,7 @@ class LoopQ(Backward):
         dv: cute.Tensor,
         semaphores: cute.Tensor,
         walk: Columns,
+        seqlen_k: Int32,
         scale: Float32,
         scale_log2: Float32,
     ) -> None:
@@ -284,10 +321,10 @@ class LoopQ(Backward):
             cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
         if warp < COMPUTE_WARP:
             cute.arch.setmaxregister_increase(SUM_REGISTERS)
-            self.sums(mma, tmem, shared, dq_sums, semaphores, walk, barriers)
+            self.sums(mma, tmem, shared, dq_sums, dk, dv, semaphores, walk, barriers)
         if warp >= COMPUTE_WARP and warp < MMA_WARP:
             cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
-            self.compute(mma, tmem, shared, dk, dv, walk, scale, scale_log2, barriers)
+            self.compute(mma, tmem, shared, dk, dv, walk, seqlen_k, scale, scale_log2, barriers)
         cute.arch.sync_threads()
         if warp == MMA_WARP:
             cute.arch.dealloc_tmem(tmem, TMEM_COLUMNS)
@@ -308,7 +345,15 @@ class LoopQ(Backward):
 
     def item(self, walk: Columns, index: Int32) -> Column:
         """Work item `index` in this configuration's order."""
-        return column(walk, index, self.config.deterministic, self.config.spt)
+        return column(walk, index, self.config)
+
+    def first(self, walk: Columns, item: Column) -> Step:
+        """The first step of an item."""
+        return first_step(walk, item, self.config)
+
+    def following(self, walk: Columns, item: Column, step: Step) -> Step:
+        """The step after `step`."""
+        return next_step(walk, item, step, self.config)
 
     @cute.jit
     def load(
@@ -328,75 +373,46 @@ class LoopQ(Backward):
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = self.item(walk, index)
-            k_of = part.partition_A(self.tiles_of(maps.k, item.head, item.batch))
-            v_of = part.partition_A(self.tiles_of(maps.v, item.head, item.batch))
-            s_k, g_k = self.tma_parts(maps.k_atom, shared.k, k_of)
-            s_v, g_v = self.tma_parts(maps.v_atom, shared.v, v_of)
-            steps = Int32(0)
-            for g in cutlass.range(self.config.group, unroll=1):
-                head = item.head * self.config.group + g
-                q_of = part.partition_B(self.tiles_of(maps.q, head, item.batch))
-                do_of = part.partition_B(self.tiles_of(maps.do, head, item.batch))
+            step = self.first(walk, item)
+            if step.more:
+                cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)
+                kv_phase ^= 1
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(barriers.kv_full, 2 * self.tile_bytes)
+                for atom, of, target in (
+                    (maps.k_atom, maps.k, shared.k),
+                    (maps.v_atom, maps.v, shared.v),
+                ):
+                    rows = part.partition_A(self.tiles_of(of, item.head, item.batch))
+                    s_kv, g_kv = self.tma_parts(atom, target, rows)
+                    cute.copy(
+                        atom, g_kv[None, item.block], s_kv[None, 0], tma_bar_ptr=barriers.kv_full
+                    )
+            while step.more:
+                tile = q_tile(walk, step, self.config)
+                cute.arch.mbarrier_wait(barriers.q_empty + slot, phase)
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(
+                        barriers.q_full + slot, self.tile_bytes + 2 * ROW_BYTES
+                    )
+                    for source, target in ((bias, shared.bias), (delta, shared.delta)):
+                        row = source[item.batch, step.head, None].iterator + tile * TILE
+                        to = target[None, slot].iterator
+                        load_bulk(row, to, barriers.q_full + slot, ROW_BYTES)
+                q_of = part.partition_B(self.tiles_of(maps.q, step.head, item.batch))
                 s_q, g_q = self.tma_parts(maps.q_atom, shared.q, q_of)
+                full = barriers.q_full + slot
+                cute.copy(maps.q_atom, g_q[None, tile], s_q[None, slot], tma_bar_ptr=full)
+                slot, phase = next_slot(slot, phase, Q_STAGES)
+                cute.arch.mbarrier_wait(barriers.do_empty + do_slot, do_phase)
+                full = barriers.do_full + do_slot
+                with cute.arch.elect_one():
+                    cute.arch.mbarrier_arrive_and_expect_tx(full, self.tile_bytes)
+                do_of = part.partition_B(self.tiles_of(maps.do, step.head, item.batch))
                 s_do, g_do = self.tma_parts(maps.do_atom, shared.do, do_of)
-                begin, count = column_list(walk, item, head)
-                for e in cutlass.range(count, unroll=1):
-                    for p in cutlass.range(self.config.parts, unroll=1):
-                        if walk.tile_id[begin + e, p] != SKIP:
-                            tile = walk.col[begin + e] * self.config.parts + p
-                            if steps == 0:
-                                cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)
-                                kv_phase ^= 1
-                                with cute.arch.elect_one():
-                                    cute.arch.mbarrier_arrive_and_expect_tx(
-                                        barriers.kv_full, 2 * self.tile_bytes
-                                    )
-                                for atom, source, target in (
-                                    (maps.k_atom, g_k, s_k),
-                                    (maps.v_atom, g_v, s_v),
-                                ):
-                                    cute.copy(
-                                        atom,
-                                        source[None, item.block],
-                                        target[None, 0],
-                                        tma_bar_ptr=barriers.kv_full,
-                                    )
-                            cute.arch.mbarrier_wait(barriers.q_empty + slot, phase)
-                            with cute.arch.elect_one():
-                                cute.arch.mbarrier_arrive_and_expect_tx(
-                                    barriers.q_full + slot, self.tile_bytes + 2 * ROW_BYTES
-                                )
-                                for source, target in (
-                                    (bias, shared.bias),
-                                    (delta, shared.delta),
-                                ):
-                                    row = source[item.batch, head, None].iterator + tile * TILE
-                                    load_bulk(
-                                        row,
-                                        target[None, slot].iterator,
-                                        barriers.q_full + slot,
-                                        ROW_BYTES,
-                                    )
-                            cute.copy(
-                                maps.q_atom,
-                                g_q[None, tile],
-                                s_q[None, slot],
-                                tma_bar_ptr=barriers.q_full + slot,
-                            )
-                            slot, phase = next_slot(slot, phase, Q_STAGES)
-                            cute.arch.mbarrier_wait(barriers.do_empty + do_slot, do_phase)
-                            with cute.arch.elect_one():
-                                cute.arch.mbarrier_arrive_and_expect_tx(
-                                    barriers.do_full + do_slot, self.tile_bytes
-                                )
-                            cute.copy(
-                                maps.do_atom,
-                                g_do[None, tile],
-                                s_do[None, do_slot],
-                                tma_bar_ptr=barriers.do_full + do_slot,
-                            )
-                            do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
-                            steps += 1
+                cute.copy(maps.do_atom, g_do[None, tile], s_do[None, do_slot], tma_bar_ptr=full)
+                do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
+                step = self.following(walk, item, step)
             index += cute.arch.grid_dim()[0]
         # The CTA must not end while a commit is still to arrive at its barriers.
         for _ in cutlass.range(Q_STAGES, unroll=1):
@@ -406,6 +422,30 @@ class LoopQ(Backward):
             cute.arch.mbarrier_wait(barriers.do_empty + do_slot, do_phase)
             do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
         cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)
+
+    def operands(self, mma: Products, layouts: Any, shared: Shared, tmem: cute.Pointer) -> Operands:
+        """Descriptors of shared memory and ranges of tensor memory as the MMAs take them."""
+        pair, dv = mma.pair.get_slice(0), mma.dv.get_slice(0)
+        dk, dq = mma.dk.get_slice(0), mma.dq.get_slice(0)
+        one = (None, None, None, 0)
+        acc_s = self.accumulator(mma.pair, self.pair_tile, tmem, S_COLUMN)
+        return Operands(
+            k=pair.make_fragment_A(shared.k)[one],
+            k_t=dq.make_fragment_B(shared.k_t)[one],
+            v=pair.make_fragment_A(shared.v)[one],
+            q=pair.make_fragment_B(shared.q),
+            q_t=dk.make_fragment_B(shared.q_t),
+            do=pair.make_fragment_B(shared.do),
+            do_t=dv.make_fragment_B(shared.do_t),
+            ds=dq.make_fragment_A(shared.ds)[one],
+            ds_t=dk.make_fragment_A(shared.ds_t)[one],
+            p=self.p_fragments(mma.dv, layouts.p, tmem, acc_s),
+            s=acc_s,
+            dp=self.accumulator(mma.pair, self.pair_tile, tmem, DP_COLUMN),
+            dv=self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN),
+            dk=self.accumulator(mma.dk, self.gradient_tile, tmem, LAST_COLUMN),
+            dq=self.accumulator(mma.dq, self.gradient_tile, tmem, self.sum_column),
+        )
 
     @cute.jit
     def mma(
@@ -418,92 +458,93 @@ class LoopQ(Backward):
         barriers: Barriers,
     ) -> None:
         """Issue the products, see NOTE [Order of MMAs]."""
-        pair, dv_part = mma.pair.get_slice(0), mma.dv.get_slice(0)
-        dk_part, dq_part = mma.dk.get_slice(0), mma.dq.get_slice(0)
-        frag_k = pair.make_fragment_A(shared.k)[None, None, None, 0]
-        frag_v = pair.make_fragment_A(shared.v)[None, None, None, 0]
-        frag_q, frag_do = pair.make_fragment_B(shared.q), pair.make_fragment_B(shared.do)
-        frag_do_t, frag_q_t = (
-            dv_part.make_fragment_B(shared.do_t),
-            dk_part.make_fragment_B(shared.q_t),
-        )
-        frag_ds_t = dk_part.make_fragment_A(shared.ds_t)[None, None, None, 0]
-        frag_ds = dq_part.make_fragment_A(shared.ds)[None, None, None, 0]
-        frag_k_t = dq_part.make_fragment_B(shared.k_t)[None, None, None, 0]
-        acc_s = self.accumulator(mma.pair, self.pair_tile, tmem, S_COLUMN)
-        acc_dp = self.accumulator(mma.pair, self.pair_tile, tmem, DP_COLUMN)
-        acc_dv = self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN)
-        acc_dk = self.accumulator(mma.dk, self.gradient_tile, tmem, LAST_COLUMN)
-        acc_dq = self.accumulator(mma.dq, self.gradient_tile, tmem, self.sum_column)
-        frag_p = self.p_fragments(mma.dv, layouts.p, tmem, acc_s)
-        half_steps = cute.size(frag_p[0].shape[2]) // 2
-
+        of = self.operands(mma, layouts, shared, tmem)
+        half_steps = cute.size(of.p[0].shape[2]) // 2
         slot, phase, do_slot, do_phase = Int32(0), Int32(0), Int32(0), Int32(0)
         kv_phase, step_phase, dq_phase, empty_phase = Int32(0), Int32(0), Int32(1), Int32(1)
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = self.item(walk, index)
+            step = self.first(walk, item)
             steps, before = Int32(0), Int32(0)
-            for g in cutlass.range(self.config.group, unroll=1):
-                begin, count = column_list(walk, item, item.head * self.config.group + g)
-                for e in cutlass.range(count, unroll=1):
-                    for p in cutlass.range(self.config.parts, unroll=1):
-                        if walk.tile_id[begin + e, p] != SKIP:
-                            if steps == 0:
-                                cute.arch.mbarrier_wait(barriers.kv_full, kv_phase)
-                                kv_phase ^= 1
-                            cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
-                            q = frag_q[None, None, None, slot]
-                            gemm(mma.pair, acc_s, frag_k, q, False, bit=step_phase)
-                            commit(barriers.s_full)
-                            if steps > 0:
-                                wait_tmem(barriers.ds_full, step_phase ^ 1)
-                                if steps == 1:
-                                    wait_tmem(barriers.dk_empty, empty_phase)
-                                q_t = frag_q_t[None, None, None, before]
-                                gemm(mma.dk, acc_dk, frag_ds_t, q_t, steps > 1, bit=step_phase)
-                                commit(barriers.q_empty + before)
-                                if const_expr(not self.shares_dp):
-                                    wait_tmem(barriers.dq_empty, dq_phase)
-                                    dq_phase ^= 1
-                                gemm(mma.dq, acc_dq, frag_ds, frag_k_t, False, bit=step_phase)
-                                commit(barriers.dq_full)
-                            cute.arch.mbarrier_wait(barriers.do_full + do_slot, do_phase)
-                            if const_expr(self.shares_dp):
-                                wait_tmem(barriers.dq_empty, dq_phase)
-                                dq_phase ^= 1
-                            do = frag_do[None, None, None, do_slot]
-                            gemm(mma.pair, acc_dp, frag_v, do, False, bit=step_phase)
-                            commit(barriers.dp_full)
-                            wait_tmem(barriers.p_full, step_phase)
-                            if steps == 0:
-                                wait_tmem(barriers.dv_empty, empty_phase)
-                            do_t, dv = frag_do_t[None, None, None, do_slot], (mma.dv, acc_dv)
-                            gemm(*dv, frag_p[0], do_t, steps > 0, last=half_steps, bit=step_phase)
-                            gemm(*dv, frag_p[1], do_t, True, first=half_steps, bit=step_phase)
-                            commit(barriers.do_empty + do_slot)
-                            before = slot
-                            slot, phase = next_slot(slot, phase, Q_STAGES)
-                            do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
-                            step_phase ^= 1
-                            steps += 1
-            if steps > 0:
-                commit(barriers.dv_full)
-                wait_tmem(barriers.ds_full, step_phase ^ 1)
-                if steps == 1:
-                    wait_tmem(barriers.dk_empty, empty_phase)
-                q_t = frag_q_t[None, None, None, before]
-                gemm(mma.dk, acc_dk, frag_ds_t, q_t, steps > 1, bit=step_phase)
-                commit(barriers.q_empty + before)
-                commit(barriers.dk_full)
-                if const_expr(not self.shares_dp):
+            if step.more:
+                cute.arch.mbarrier_wait(barriers.kv_full, kv_phase)
+                kv_phase ^= 1
+            while step.more:
+                cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
+                q = of.q[None, None, None, slot]
+                gemm(mma.pair, of.s, of.k, q, False, bit=step_phase)
+                commit(barriers.s_full)
+                if steps > 0:
+                    dq_phase = self.dk_and_dq(
+                        mma, of, before, steps, step_phase, dq_phase, empty_phase, barriers
+                    )
+                cute.arch.mbarrier_wait(barriers.do_full + do_slot, do_phase)
+                if const_expr(self.shares_dp):
                     wait_tmem(barriers.dq_empty, dq_phase)
                     dq_phase ^= 1
-                gemm(mma.dq, acc_dq, frag_ds, frag_k_t, False, bit=step_phase)
-                commit(barriers.dq_full)
+                do = of.do[None, None, None, do_slot]
+                gemm(mma.pair, of.dp, of.v, do, False, bit=step_phase)
+                commit(barriers.dp_full)
+                wait_tmem(barriers.p_full, step_phase)
+                if steps == 0:
+                    wait_tmem(barriers.dv_empty, empty_phase)
+                do_t, dv = of.do_t[None, None, None, do_slot], (mma.dv, of.dv)
+                gemm(*dv, of.p[0], do_t, steps > 0, last=half_steps, bit=step_phase)
+                gemm(*dv, of.p[1], do_t, True, first=half_steps, bit=step_phase)
+                commit(barriers.do_empty + do_slot)
+                before = slot
+                slot, phase = next_slot(slot, phase, Q_STAGES)
+                do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
+                step_phase ^= 1
+                steps += 1
+                step = self.following(walk, item, step)
+            if steps > 0:
+                commit(barriers.dv_full)
+                dq_phase = self.dk_and_dq(
+                    mma, of, before, steps, step_phase, dq_phase, empty_phase, barriers
+                )
+                commit(barriers.dk_full)
                 commit(barriers.kv_empty)
                 empty_phase ^= 1
             index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def dk_and_dq(
+        self,
+        mma: Products,
+        of: Operands,
+        slot: Int32,
+        steps: Int32,
+        step_phase: Int32,
+        dq_phase: Int32,
+        empty_phase: Int32,
+        barriers: Barriers,
+    ) -> Int32:
+        """Issue the two products that take dS of the step before; returns dQ's next phase.
+
+        Args:
+            mma: the products.
+            of: their operands.
+            slot: of that step's Q.
+            steps: of this item that are behind, that step among them.
+            step_phase: of the next step.
+            dq_phase: of dq_empty.
+            empty_phase: of dk_empty.
+            barriers: all of them.
+        """
+        wait_tmem(barriers.ds_full, step_phase ^ 1)
+        if steps == 1:
+            wait_tmem(barriers.dk_empty, empty_phase)
+        q_t = of.q_t[None, None, None, slot]
+        gemm(mma.dk, of.dk, of.ds_t, q_t, steps > 1, bit=step_phase)
+        commit(barriers.q_empty + slot)
+        if const_expr(not self.shares_dp):
+            wait_tmem(barriers.dq_empty, dq_phase)
+            dq_phase ^= 1
+        gemm(mma.dq, of.dq, of.ds, of.k_t, False, bit=step_phase)
+        commit(barriers.dq_full)
+        return dq_phase
 
     @cute.jit
     def compute(
@@ -514,6 +555,7 @@ class LoopQ(Backward):
         dk: cute.Tensor,
         dv: cute.Tensor,
         walk: Columns,
+        seqlen_k: Int32,
         scale: Float32,
         scale_log2: Float32,
         barriers: Barriers,
@@ -522,57 +564,47 @@ class LoopQ(Backward):
         thread = cute.arch.thread_idx()[0] % TILE
         half = cute.arch.make_warp_uniform(cute.arch.warp_idx() // GROUP_WARPS - 1)
         lanes = self.accumulator(mma.pair, self.pair_tile, tmem, 0)[(None, None), 0, 0].layout
-        acc_dv = self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN)
-        acc_dk = self.accumulator(mma.dk, self.gradient_tile, tmem, LAST_COLUMN)
+        part = self.half_of(tmem, lanes, thread, half)
         ds = self.ds_row(shared.ds_t, thread, half)
         slot, phase, step_phase, full_phase = Int32(0), Int32(0), Int32(0), Int32(0)
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = self.item(walk, index)
             key = item.block * TILE + thread
-            ragged = (item.block + 1) * TILE > dk.shape[0]
-            steps = Int32(0)
-            for g in cutlass.range(self.config.group, unroll=1):
-                begin, count = column_list(walk, item, item.head * self.config.group + g)
-                for e in cutlass.range(count, unroll=1):
-                    for p in cutlass.range(self.config.parts, unroll=1):
-                        tile = walk.tile_id[begin + e, p]
-                        if tile != SKIP:
-                            words = keep_half(walk, tile, thread, half)
-                            if key >= dk.shape[0]:
-                                words.fill(0)
-                            cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
-                            self.step(
-                                tmem,
-                                lanes,
-                                thread,
-                                half,
-                                tile >= 0 or ragged,
-                                words,
-                                shared.bias[None, slot],
-                                shared.delta[None, slot],
-                                ds,
-                                scale_log2,
-                                step_phase,
-                                barriers.s_full,
-                                barriers.p_full,
-                                barriers.dp_full,
-                                barriers.ds_full,
-                            )
-                            slot, phase = next_slot(slot, phase, Q_STAGES)
-                            step_phase ^= 1
-                            steps += 1
-            if half == 0:
-                self.store(
-                    acc_dv, dv, item, thread, steps, Float32(1.0), barriers.dv_full,
-                    barriers.dv_empty, full_phase,
+            ragged = (item.block + 1) * TILE > seqlen_k
+            step = self.first(walk, item)
+            visited = step.more
+            while step.more:
+                words = keep_half(walk, step.tile, thread, half, self.pack)
+                if key >= seqlen_k:
+                    words.fill(0)
+                masked = step.tile >= 0 or ragged
+                # S says so too, but not what copies wrote for this proxy
+                cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
+                p = self.probabilities(
+                    part, masked, words, shared.bias[None, slot], scale_log2, step_phase,
+                    barriers.s_full, barriers.p_full,
                 )  # fmt: skip
-            else:
-                self.store(
-                    acc_dk, dk, item, thread, steps, scale, barriers.dk_full,
-                    barriers.dk_empty, full_phase,
+                step = self.following(walk, item, step)  # is read while dP is on its way
+                self.gradients(
+                    part, p, shared.delta[None, slot], ds, step_phase, barriers.dp_full,
+                    barriers.ds_full,
                 )  # fmt: skip
-            if steps > 0:
+                slot, phase = next_slot(slot, phase, Q_STAGES)
+                step_phase ^= 1
+            if const_expr(not self.splits):
+                if half == 0:
+                    self.store(
+                        self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN), dv, item,
+                        thread, visited, Float32(1.0), barriers.dv_full, barriers.dv_empty,
+                        full_phase,
+                    )  # fmt: skip
+                else:
+                    self.store(
+                        self.accumulator(mma.dk, self.gradient_tile, tmem, LAST_COLUMN), dk, item,
+                        thread, visited, scale, barriers.dk_full, barriers.dk_empty, full_phase,
+                    )  # fmt: skip
+            if visited:
                 full_phase ^= 1
             index += cute.arch.grid_dim()[0]
 
@@ -583,14 +615,14 @@ class LoopQ(Backward):
         target: cute.Tensor,
         item: Column,
         thread: Int32,
-        steps: Int32,
+        visited: Any,
         factor: Float32,
         full: cute.Pointer,
         empty: cute.Pointer,
         phase: Int32,
     ) -> None:
         """DK or dV of an item; zeros where no query sees its keys."""
-        if steps > 0:
+        if visited:
             wait_tmem(full, phase)
         row = item.block * TILE + thread
         inside = row < target.shape[0]
@@ -599,11 +631,11 @@ class LoopQ(Backward):
             target[row, None, item.head, item.batch],
             thread,
             inside,
-            steps > 0,
+            visited,
             factor,
             self.head_dim,
         )
-        if steps > 0:
+        if visited:
             arrive_warp_tmem(empty)
 
     @cute.jit
@@ -613,49 +645,82 @@ class LoopQ(Backward):
         tmem: cute.Pointer,
         shared: Shared,
         dq_sums: cute.Tensor,
+        dk: cute.Tensor,
+        dv: cute.Tensor,
         semaphores: cute.Tensor,
         walk: Columns,
         barriers: Barriers,
     ) -> None:
-        """Add dQ of each step to its tile's sum."""
+        """Add dQ of each step to its tile's sum; with head_split, dV and dK of each item."""
         thread = cute.arch.thread_idx()[0] % TILE
         acc = self.accumulator(mma.dq, self.gradient_tile, tmem, self.sum_column)
-        phase = Int32(0)
+        phase, full_phase = Int32(0), Int32(0)
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = self.item(walk, index)
-            for g in cutlass.range(self.config.group, unroll=1):
-                head = item.head * self.config.group + g
-                begin, count = column_list(walk, item, head)
-                for e in cutlass.range(count, unroll=1):
-                    for p in cutlass.range(self.config.parts, unroll=1):
-                        if walk.tile_id[begin + e, p] != SKIP:
-                            tile = walk.col[begin + e] * self.config.parts + p
-                            wait_tmem(barriers.dq_full, phase)
-                            phase ^= 1
-                            semaphore, turn = None, None
-                            if const_expr(self.config.deterministic):
-                                place = semaphores[item.batch, head, None].iterator
-                                semaphore = place + tile
-                                turn = walk.write_order[begin + e, p]
-                            self.add_tile(
-                                acc[(None, None), 0, 0],
-                                shared.chunks,
-                                dq_sums[item.batch, head, tile, None, None, None],
-                                thread,
-                                barriers.dq_empty,
-                                semaphore,
-                                turn,
-                            )
+            step = self.first(walk, item)
+            visited = step.more
+            while step.more:
+                tile = q_tile(walk, step, self.config)
+                semaphore, turn = None, None
+                if const_expr(self.config.deterministic):
+                    semaphore = semaphores[item.batch, step.head, None].iterator + tile
+                    turn = walk.write_order[step.entry, step.part]
+                wait_tmem(barriers.dq_full, phase)
+                phase ^= 1
+                self.add_tile(
+                    acc[(None, None), 0, 0],
+                    shared.chunks,
+                    dq_sums[item.batch, step.head, tile, None, None, None],
+                    thread,
+                    barriers.dq_empty,
+                    semaphore,
+                    turn,
+                )
+                step = self.following(walk, item, step)
+            if const_expr(self.splits):
+                full_phase = self.add_item(
+                    mma, tmem, shared, dk, dv, item, thread, visited, full_phase, barriers
+                )
             index += cute.arch.grid_dim()[0]
         if thread == 0:
             cute.arch.cp_async_bulk_wait_group(0, read=False)
+
+    @cute.jit
+    def add_item(
+        self,
+        mma: Products,
+        tmem: cute.Pointer,
+        shared: Shared,
+        dk_sums: cute.Tensor,
+        dv_sums: cute.Tensor,
+        item: Column,
+        thread: Int32,
+        visited: Any,
+        phase: Int32,
+        barriers: Barriers,
+    ) -> Int32:
+        """Add dV and dK of a visited item to their sums; returns the next phase."""
+        if visited:
+            for atom, column_of, sums, full, empty in (
+                (mma.dv, DV_COLUMN, dv_sums, barriers.dv_full, barriers.dv_empty),
+                (mma.dk, LAST_COLUMN, dk_sums, barriers.dk_full, barriers.dk_empty),
+            ):
+                acc = self.accumulator(atom, self.gradient_tile, tmem, column_of)
+                target = sums[item.batch, item.head, item.block, None, None, None]
+                wait_tmem(full, phase)
+                self.add_tile(
+                    acc[(None, None), 0, 0], shared.chunks, target, thread, empty, None, None
+                )
+            phase ^= 1
+        return phase
 
 
 def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
     """Arguments of `LoopQ.__call__` by name, without storage: every size and stride dynamic."""
     dtype = DTYPE[config.dtype]
-    batch, seqlen_q, seqlen_k, heads, kv_heads, tiles, padded = (cute.sym_int() for _ in range(7))
+    batch, seqlen_q, seqlen_k, tiles, padded = (cute.sym_int() for _ in range(5))
+    heads, row_heads, kv_heads = (cute.sym_int() for _ in range(3))
 
     def activation(seqlen: Any, heads: Any) -> Any:
         strides = (cute.sym_int64(divisibility=8) for _ in range(3))
@@ -666,23 +731,29 @@ def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
         order = tuple(range(len(shape)))[::-1]  # compact, the last size fastest
         return make_fake_compact_tensor(kind, shape, stride_order=order, assumed_align=align)
 
+    def of_keys() -> Any:
+        if config.head_split == 1:
+            return activation(seqlen_k, kv_heads)
+        sums = (batch, kv_heads, cute.sym_int(), config.head_dim // 4, TILE, 4)
+        return table(Float32, *sums, align=16)
+
     return {
         "q": activation(seqlen_q, heads),
         "k": activation(seqlen_k, kv_heads),
         "v": activation(seqlen_k, kv_heads),
         "do": activation(seqlen_q, heads),
-        "bias": table(Float32, batch, heads, padded, align=16),
-        "delta": table(Float32, batch, heads, padded, align=16),
-        "dq_sums": table(Float32, batch, heads, tiles, config.head_dim // 4, TILE, 4, align=16),
-        "dk": activation(seqlen_k, kv_heads),
-        "dv": activation(seqlen_k, kv_heads),
-        "semaphores": table(Int32, batch, heads, tiles),
+        "bias": table(Float32, batch, row_heads, padded, align=16),
+        "delta": table(Float32, batch, row_heads, padded, align=16),
+        "dq_sums": table(Float32, batch, row_heads, tiles, config.head_dim // 4, TILE, 4, align=16),
+        "dk": of_keys(),
+        "dv": of_keys(),
+        "semaphores": table(Int32, batch, row_heads, tiles),
         "pattern_id": table(Int32, cute.sym_int(), cute.sym_int()),
         "row_ptr": table(Int64, cute.sym_int()),
         "col": table(Int32, cute.sym_int()),
         "tile_id": table(Int32, cute.sym_int(), config.parts),
         "write_order": table(Int32, cute.sym_int(), config.parts),
-        "tiles": table(Int32, cute.sym_int(), TILE, MASK_WORDS, align=16),
+        "tiles": table(Int32, cute.sym_int(), TILE, config.mask_words, align=16),
         "order": table(Int32, cute.sym_int()),
         "scale": Float32(0.0),
         "scale_log2": Float32(0.0),

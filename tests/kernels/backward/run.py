@@ -71,11 +71,12 @@ def sums_of(heads, seqlen, given, config):
     return aligned(shape, torch.float32, 0.0)
 
 
-def unpacked(sums, seqlen):
-    """[B, H, T, D / 4, 128, 4] as [B, S, H, D] in float64."""
+def unpacked(sums, seqlen, pack=1):
+    """[B, H / G, T, D / 4, 128, 4], G rows a token, as [B, S, H, D] in float64."""
     batch, heads, tiles, fours, _, _ = sums.shape
     rows = sums.double().permute(0, 2, 4, 1, 3, 5).reshape(batch, tiles * TILE, heads, fours * 4)
-    return rows[:, :seqlen].numpy()
+    rows = rows[:, : seqlen * pack].reshape(batch, seqlen, pack, heads, fours * 4)
+    return rows.transpose(2, 3).reshape(batch, seqlen, heads * pack, fours * 4).numpy()
 
 
 @dataclass(frozen=True)
@@ -125,26 +126,25 @@ class BackwardKernel:
             found[name] = aligned(array.shape, array.dtype)
             found[name].copy_(array)
         batch, seqlen_q, heads, _ = given.q.shape
-        seqlen_k, kv_heads = given.k.shape[1:3]
         scales = (given.scale, given.scale * LOG2_E)
         if self.config.direction == "loop_q":
-            outputs = (
-                sums_of(heads, seqlen_q, given, self.config),
-                aligned(given.k.shape, given.k.dtype, POISON),
-                aligned(given.v.shape, given.v.dtype, POISON),
-            )
-            turns = aligned((batch, heads, -(-seqlen_q // TILE)), torch.int32, 0)
+            rows = (heads // pack, seqlen_q * pack)
+            outputs = (sums_of(*rows, given, self.config), *self.of_keys(given))
+            turns = aligned((batch, *outputs[0].shape[1:3]), torch.int32, 0)
             inputs = (given.q, given.k, given.v, given.do, bias, delta, *outputs, turns)
             lists = [found[name] for name in TABLES]
             return (*inputs, *lists, *scales, ctas), outputs
-        outputs = (
-            aligned(given.q.shape, given.q.dtype, POISON),
-            sums_of(kv_heads, seqlen_k, given, self.config),
-            sums_of(kv_heads, seqlen_k, given, self.config),
-        )
+        outputs = (aligned(given.q.shape, given.q.dtype, POISON), *self.of_keys(given))
         lists = [found[name] for name in TABLES if name != "write_order"]
         inputs = (given.q, given.k, given.v, given.do, bias, delta, *outputs)
         return (*inputs, *lists, bias.shape[2] // TILE, *scales, ctas), outputs
+
+    def of_keys(self, given):
+        """What dK and dV go to: sums, or poisoned tensors that are written."""
+        if self.config.direction == "loop_k" or self.config.head_split > 1:
+            seqlen_k, kv_heads = given.k.shape[1:3]
+            return tuple(sums_of(kv_heads, seqlen_k, given, self.config) for _ in range(2))
+        return tuple(aligned(t.shape, t.dtype, POISON) for t in (given.k, given.v))
 
     def launch(self, given, on_launch, *, walk=None, ctas=1, bias=None, delta=None):
         """Call the host code; returns the output tensors."""
@@ -169,12 +169,17 @@ class BackwardKernel:
 
     def outcome(self, given: Problem, raw, report):
         """Gradients of what a launch wrote."""
-        if self.config.direction == "loop_q":
-            dq = unpacked(raw[0], given.q.shape[1]) * given.scale
-            return Outcome(dq, raw[1].double().numpy(), raw[2].double().numpy(), raw, report)
+        dq, dk, dv = raw
         seqlen_k = given.k.shape[1]
-        dk = unpacked(raw[1], seqlen_k) * given.scale
-        return Outcome(raw[0].double().numpy(), dk, unpacked(raw[2], seqlen_k), raw, report)
+        if self.config.direction == "loop_q":
+            dq = unpacked(dq, given.q.shape[1], self.config.rows_per_token) * given.scale
+        else:
+            dq = dq.double().numpy()
+        if dk.dtype == torch.float32:
+            dk, dv = unpacked(dk, seqlen_k) * given.scale, unpacked(dv, seqlen_k)
+        else:
+            dk, dv = dk.double().numpy(), dv.double().numpy()
+        return Outcome(dq, dk, dv, raw, report)
 
 
 def judge(given: Problem, outcome: Outcome):

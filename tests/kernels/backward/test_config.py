@@ -13,9 +13,10 @@ CHANGES = {
     "dtype": {"dtype": "float16"},
     "head_dim": {"head_dim": 64},
     "group": {"group": 2},
-    "pack_gqa": {"direction": "loop_k", "deterministic": False, "pack_gqa": True},
-    "descending": {"direction": "loop_k", "deterministic": False, "descending": True},
+    "pack_gqa": {"pack_gqa": True},
+    "descending": {"descending": True},
     "parts": {"parts": 2},
+    "head_split": {"deterministic": False, "group": 2, "head_split": 2},
     "deterministic": {"deterministic": False},
     "spt": {"spt": True},
 }
@@ -67,11 +68,25 @@ def test_every_field_changes_the_compile_key(field):
             ),
         ),
         (
-            {"pack_gqa": True},
+            {"group": 4, "head_split": 3},
             (
-                "option not available in BackwardConfig: got pack_gqa=True, descending=False with "
-                "direction='loop_q', wanted neither of them; use direction='loop_k', or leave "
-                "them out."
+                "head_split not available in BackwardConfig: got 3, wanted a divisor of the group, "
+                "4; split into equal shares of heads."
+            ),
+        ),
+        (
+            {"group": 4, "head_split": 2, "deterministic": True},
+            (
+                "head_split not available in BackwardConfig: got head_split=2, deterministic=True, "
+                "wanted 1, so that one CTA owns a dK and dV; leave one of them out."
+            ),
+        ),
+        (
+            {"group": 4, "head_split": 2, "pack_gqa": True},
+            (
+                "head_split not available in BackwardConfig: got direction='loop_q', "
+                "pack_gqa=True, wanted 'loop_q', whose CTAs loop over the heads of a group, which "
+                "are not packed; leave head_split out."
             ),
         ),
         (
