@@ -12,7 +12,7 @@ from torch import Tensor
 
 import maskplan as mp
 from maskplan.bench import peers
-from maskplan.bench.case import Case, Figure, Prepared
+from maskplan.bench.case import Case, Figure, Prepared, Work
 from maskplan.bench.clock import HostClock
 from maskplan.bench.inputs import BACKWARD_FLOPS, FORWARD_FLOPS, Tensors, block_mask, lowered
 from maskplan.bench.peers import WAYS, Calls, one_way
@@ -21,6 +21,11 @@ BLOCK = 128
 DENSITIES = (0.1, 1.0, 0.5, 0.2)
 NOT_SLOWER = 0.98  # of calling the engine by hand
 OVERHEAD_US = 30.0
+STEPS = {
+    "forward": "a forward call",
+    "training": "a forward call that wants gradients",
+    "backward": "a backward call through autograd",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +95,12 @@ def gpu_cases() -> list[Case]:
     ]
     overheads = [
         Case(
-            name=f"overhead/{engine}",
-            title=f"host time of a forward call, {TINY_SHAPE}, {engine}",
-            prepare=partial(_overhead, engine),
+            name=f"overhead/{engine}/{step}",
+            title=f"host time of {STEPS[step]}, {TINY_SHAPE}, {engine}",
+            prepare=partial(_overhead, engine, step),
         )
         for engine in ("fa4", "flex")
+        for step in STEPS
     ]
     return [cases[0], cases[1], *overheads, *cases[2:]]
 
@@ -161,16 +167,44 @@ def _attend(plan: mp.LoweredPlan, engine: str, q: Tensor, k: Tensor, v: Tensor) 
     return mp.attention(q, k, v, plan, backend=engine)
 
 
-def _overhead(engine: str) -> Prepared:
+def _our_attend(tensors: Tensors, mask: Tensor, engine: str) -> Callable[..., Tensor]:
+    return partial(_attend, lowered(TINY_SHAPE.plan(mask), engine, tensors), engine)
+
+
+def _hand_attend(tensors: Tensors, mask: Tensor, engine: str) -> Callable[..., Tensor]:
+    if engine == "fa4":
+        return peers.fa4_attend(mask, BLOCK)
+    return peers.flex_attend(tensors, mask, BLOCK)
+
+
+def _training(tensors: Tensors, make: Callable[[], Callable[..., Tensor]], step: str) -> Work:
+    """A step of training with a differentiable function of q, k, v."""
+    attend = make()
+    backward = peers.by_autograd(tensors, attend)[1]  # which lets graphs be kept, for either step
+    if step == "backward":
+        return backward()
+    leaves = tensors.leaves()
+    return lambda: attend(*leaves)
+
+
+def _overhead(engine: str, step: str) -> Prepared:
     """A problem so small that the GPU waits for the host."""
     tensors, mask = TINY_SHAPE.tensors(), TINY_SHAPE.mask(0.5)
     mine, hand = f"maskplan {engine}", f"{engine} by hand"
-    label = f"ours less {hand}"
-    return Prepared(
-        works={
+    works: dict[str, Callable[[], Work]]
+    if step == "forward":  # by hand the engine's function, and no autograd that it may have
+        works = {
             mine: one_way(partial(ours, tensors, TINY_SHAPE.plan(mask), engine), "forward"),
             hand: one_way(partial(by_hand, tensors, mask, engine), "forward"),
-        },
+        }
+    else:
+        works = {
+            mine: partial(_training, tensors, partial(_our_attend, tensors, mask, engine), step),
+            hand: partial(_training, tensors, partial(_hand_attend, tensors, mask, engine), step),
+        }
+    label = f"ours less {hand}"
+    return Prepared(
+        works=works,
         figures=(Figure(label=label, top=mine, bottom=hand, at_most=OVERHEAD_US, difference=True),),
         clock=HostClock(),
     )

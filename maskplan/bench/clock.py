@@ -2,6 +2,11 @@
 
 NOTE [Cold caches]: before each run a buffer larger than the last cache is written, as the rest of a
 model would do. Inputs that a benchmark has just read would otherwise be read from the cache.
+
+NOTE [Balanced order]: what ran before a work heats the chip and lowers its clock, so a work that
+always runs after a dense one reads some percent slower than the same kernel after a sparse one.
+Rounds therefore go through the works in the rows of a Williams square, in which each work follows
+each other one equally often: https://en.wikipedia.org/wiki/Latin_square (E. J. Williams, 1949).
 """
 
 import statistics
@@ -15,7 +20,7 @@ import torch
 Work = Callable[[], object]
 CPU_FLUSH_BYTES = 64 << 20
 CUDA_FLUSH_BYTES = 256 << 20  # an H200's L2 holds 60 MB
-HEAD_START = 4_000_000  # clock cycles a GPU waits, some 2 ms on an H200
+HEAD_STARTS = (4_000_000, 40_000_000)  # clock cycles a GPU waits, some 2 and 20 ms on an H200
 HOST_CALLS = 100
 FEWEST_RUNS = 3
 
@@ -45,9 +50,9 @@ class CpuClock:
 class CudaClock:
     """Time between two events on the current stream, with a cold L2: what the GPU does.
 
-    The GPU waits before it starts, so that launches are queued by then. Host time, a backward's
-    above all (0.1 ms by hand, 0.4 ms through autograd), would be counted otherwise; `HostClock` has
-    it.
+    The GPU waits before it starts, so that launches are queued by then. Host time, that of a
+    backward through autograd above all, would be counted otherwise; `HostClock` has it. A run whose
+    launches were not all queued when the GPU began is made again with a longer wait.
     """
 
     def __init__(self) -> None:
@@ -55,17 +60,26 @@ class CudaClock:
 
     def __call__(self, work: Work) -> float:
         """Milliseconds of one run."""
+        for cycles in HEAD_STARTS:
+            milliseconds, queued = self._run(work, cycles)
+            if queued:
+                break
+        return milliseconds  # of a work that waits for the GPU itself: its host time is in it
+
+    def _run(self, work: Work, cycles: int) -> tuple[float, bool]:
+        """(milliseconds, whether everything was queued before the GPU began)."""
         event: Any = torch.cuda.Event  # untyped in torch
         start, end = event(enable_timing=True), event(enable_timing=True)
         torch.cuda.synchronize()
         wait: Any = torch.cuda._sleep  # noqa: SLF001 - torch's own tests time by it
-        wait(HEAD_START)
+        wait(cycles)
         self._buffer.zero_()
         start.record()
         work()
         end.record()
+        queued = not start.query()
         end.synchronize()
-        return float(start.elapsed_time(end))
+        return float(start.elapsed_time(end)), queued
 
 
 class HostClock:
@@ -90,6 +104,17 @@ class Times:
     runs: int
 
 
+def balanced_order(count: int, turn: int) -> list[int]:
+    """The order of `count` works in round `turn`, see NOTE [Balanced order].
+
+    Balanced after `count` rounds, or twice as many where it is odd.
+    """
+    zigzag = [0, *(number for step in range(1, count) for number in (step, count - step))][:count]
+    order = [(number + turn) % count for number in zigzag]
+    mirrored = count % 2 == 1 and turn // count % 2 == 1
+    return order[::-1] if mirrored else order
+
+
 def interleaved(
     works: Mapping[str, Work],
     clock: Clock,
@@ -98,7 +123,7 @@ def interleaved(
     seconds: float = float("inf"),
     now: Callable[[], float] = time.monotonic,
 ) -> dict[str, Times]:
-    """Times of each work, run in turn.
+    """Times of each work, run in turn, in an order that favours none.
 
     Args:
         works: warmed up, by name.
@@ -107,13 +132,14 @@ def interleaved(
         seconds: stop early after these, though never before 3 runs of each.
         now: a clock in seconds.
     """
-    found: dict[str, list[float]] = {name: [] for name in works}
+    names = list(works)
+    found: dict[str, list[float]] = {name: [] for name in names}
     until = now() + seconds
     for run in range(runs):
         if run >= FEWEST_RUNS and now() >= until:
             break
-        for name, work in works.items():
-            found[name].append(clock(work))
+        for number in balanced_order(len(names), run):
+            found[names[number]].append(clock(works[names[number]]))
     return {
         name: Times(
             median=statistics.median(values), low=min(values), high=max(values), runs=len(values)

@@ -75,6 +75,11 @@ def _compiled_flex() -> Any:
 
 def flex(tensors: Tensors, mask: Tensor, block: int) -> Calls:
     """Compiled `flex_attention` on the full blocks of `mask` bool [1, heads, M, N]."""
+    return by_autograd(tensors, flex_attend(tensors, mask, block))
+
+
+def flex_attend(tensors: Tensors, mask: Tensor, block: int) -> Callable[..., Tensor]:
+    """Compiled `flex_attention`, as a function of q, k, v in maskplan's layout."""
     from torch.nn.attention.flex_attention import BlockMask
 
     counts, indices = sorted_lists(mask)
@@ -89,7 +94,7 @@ def flex(tensors: Tensors, mask: Tensor, block: int) -> Calls:
         out: Tensor = _compiled_flex()(q, k, v, block_mask=block_mask)
         return out.transpose(1, 2)
 
-    return by_autograd(tensors, attend)
+    return attend
 
 
 def fa4(tensors: Tensors, mask: Tensor | None = None, block: int = 128) -> Calls:
@@ -110,6 +115,19 @@ def fa4(tensors: Tensors, mask: Tensor | None = None, block: int = 128) -> Calls
         )
 
     return lambda: attend, backward
+
+
+def fa4_attend(mask: Tensor, block: int) -> Callable[..., Tensor]:
+    """flash-attn-4's public function, with its own autograd, on the full blocks of `mask`."""
+    lists, turned = _fa4_lists(mask, block), _fa4_lists(mask.transpose(2, 3), block)
+
+    def attend(*qkv: Tensor) -> Tensor:
+        out: Tensor = _fa4_interface().flash_attn_func(
+            *qkv, block_sparse_tensors=lists, block_sparse_tensors_bwd=turned
+        )[0]
+        return out
+
+    return attend
 
 
 def sorted_lists(mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from maskplan.cli.output import free
+
 
 def bench(
     rows: Annotated[
@@ -28,7 +30,7 @@ def bench(
     from maskplan.bench.table import tables
 
     machine = Machine.here(device)
-    journal = Journal(out, machine)
+    journal = Journal(free(out, force=True), machine)  # rows are added to what is there
     cases = cases_for(machine.device)
     if only_list:
         for case in cases:

@@ -1,7 +1,8 @@
 """The bench's machinery, with clocks and works that take no time."""
 
 import json
-from itertools import count
+from collections import Counter
+from itertools import count, pairwise
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import maskplan as mp
 from maskplan.bench import Case, Figure, Journal, Machine, Missing, run
 from maskplan.bench.attention_cases import Shape, ours
 from maskplan.bench.cases import cases_for
-from maskplan.bench.clock import FEWEST_RUNS, interleaved
+from maskplan.bench.clock import FEWEST_RUNS, balanced_order, interleaved
 from maskplan.bench.inputs import block_mask, selection
 from maskplan.bench.peers import sdpa, sorted_lists
 from maskplan.bench.planning_cases import scattered, topk_lists
@@ -26,9 +27,22 @@ def test_works_take_turns_and_times_are_medians():
 
     times = interleaved(named("a", "b"), clock, runs=3)
 
-    assert clock.order == ["a", "b"] * 3
+    assert clock.order == ["a", "b", "b", "a", "a", "b"]
     assert (times["a"].median, times["a"].low, times["a"].high, times["a"].runs) == (2, 1, 9, 3)
     assert times["b"].median == 4
+
+
+@pytest.mark.parametrize("works", range(1, 8))
+def test_each_work_follows_each_other_one_equally_often(works):
+    rounds = works if works % 2 == 0 else 2 * works
+    followed = Counter()
+    for turn in range(rounds):
+        order = balanced_order(works, turn)
+        assert sorted(order) == list(range(works))
+        followed.update(pairwise(order))
+
+    assert set(followed) == {(a, b) for a in range(works) for b in range(works) if a != b}
+    assert len(set(followed.values())) <= 1
 
 
 def test_time_that_is_over_stops_runs_but_not_before_three():

@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from maskplan.bench import runner
 from tests.cli.program import run, succeed
 
 ROW = ("--rows", "planning/window", "--device", "cpu", "--runs", "3")
@@ -43,3 +46,25 @@ def test_a_device_that_is_not_there_is_one_sentence(capsys, tmp_path):
     assert code != 0
     assert "no such device here in device: got 'tpu'" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("listing", [(), ("--list",)])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    capsys, tmp_path, monkeypatch, listing
+):
+    def measure(*_, **__):
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(runner, "measured", measure)
+    path = tmp_path / "absent" / "rows.jsonl"
+    code, out, err = run(capsys, "bench", *ROW, *listing, "-o", path)
+    folder = run(capsys, "bench", *ROW, *listing, "-o", tmp_path)
+
+    assert (code, out) == (1, "")
+    assert " ".join(err.split()) == (
+        f"maskplan: no file can be written in {path}: got no folder {path.parent}, wanted a file "
+        "in a folder that exists; correct it."
+    )
+    assert folder[0] == 1
+    assert "got a folder, wanted a file in a folder that exists" in " ".join(folder[2].split())
+    assert not path.parent.exists()
