@@ -460,7 +460,7 @@ class LoopK(Backward):
                     gemm(mma.pair, acc_dp, a, frag_do, False, bit=step_phase)
                     commit(barriers.dp_full)
                     commit(barriers.v_empty + v_slot)
-                    wait_tmem(barriers.p_full, step_phase)
+                    cute.arch.mbarrier_wait(barriers.p_full, step_phase)
                     wait_tmem(barriers.dv_empty, dv_phase)
                     dv_phase ^= 1
                     dv_of = (mma.dv, acc_dv)

@@ -1,0 +1,73 @@
+"""Every wait, arrive, commit and fence of LoopK, dropped in turn, is missed by some check."""
+
+import numpy as np
+import pytest
+
+from kernels_sm100.backward_config import BackwardConfig
+from tests.kernels.backward.run import judge, problem
+
+CONFIGS = {d: BackwardConfig(direction="loop_k", head_dim=d) for d in (64, 128)}
+
+# The race detector is independent of the order in which warps run, and kills what can be killed
+# under the first; benchmarks/emulator.py tries more.
+SCHEDULES = (("round_robin", 0), ("lazy", 0))
+
+# Lanes of a warp are one actor to the emulator; barriers that are not initialised are refused.
+NOT_TRIED = {"warp sync", "init", "init fence"}
+# Of D = 64, whose sums and copies are those of D = 128.
+TRIED_TOO = {"wait", "arrive", "expect_tx", "commit", "tmem fence"}
+
+# What survives, (kind, source file), and why nothing can be lost without it.
+AT_THE_END = [("wait", "backward_loopk.py")] * 2  # of the load warp, for commits of K and V, which
+# are performed before that of Q; waits for Q's are missed.
+Q_FULL = [("wait", "backward_loopk.py")]  # of compute warps; S is made behind the MMA warp's own.
+EXPLAINED = {
+    # K has as many buffers as V, and is released by dQ, behind the dP that releases V. Behind
+    # ds_full the first access to what others have read is dK's, for which dk_empty fences.
+    64: [*AT_THE_END, *Q_FULL, ("wait", "backward_loopk.py"), *[("tmem fence", "")] * 2],
+    # The sums' warps read dV before dK, for whose dk_empty dP has waited: dv_empty and its fence.
+    128: [*AT_THE_END, *Q_FULL, ("wait", "barriers.py"), ("tmem fence", "")],
+}
+
+
+def mask():
+    """Three blocks for one Q tile, so that the rings of two wrap, and one for the next."""
+    found = np.ones((1, 1, 256, 384), dtype=bool)
+    found[..., 128:, 128:] = False
+    found[..., 5:100, 3:50] = False
+    return found
+
+
+@pytest.mark.parametrize("head_dim", CONFIGS)
+def test_what_synchronises_is_needed(backward_kernel, head_dim):
+    pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
+    from kernels_sm100.emulator.mutation import try_mutant
+    from tests.kernels.mutation.subjects import Subject, table
+
+    kernel = backward_kernel(CONFIGS[head_dim])
+    given = problem(kernel.config, mask())
+    wrote = []
+
+    def call(on_launch):
+        wrote[:] = kernel.launch(given, on_launch)
+
+    def right():
+        try:
+            judge(given, kernel.outcome(given, tuple(wrote), None))
+        except AssertionError:
+            return False
+        return True
+
+    subject = Subject(call, right)
+    tried = [
+        mutant
+        for mutant in subject.mutants()
+        if mutant.kind not in NOT_TRIED and (head_dim == 128 or mutant.kind in TRIED_TOO)
+    ]
+    found = [try_mutant(mutant, subject.run, SCHEDULES) for mutant in tried]
+
+    survived = [
+        (m.kind, "" if m.kind == "tmem fence" else m.source.split(":")[0])
+        for m in (v.mutant for v in found if not v.killed)
+    ]
+    assert sorted(survived) == sorted(EXPLAINED[head_dim]), table(found)
