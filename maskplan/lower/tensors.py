@@ -9,6 +9,7 @@ from torch import Tensor
 
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import integer
+from maskplan.lower.options import check_known
 from maskplan.lower.target import Target, check_target
 from maskplan.plan import BlockLists, Plan, TransposedPlan
 from maskplan.transform.transpose import transpose_lists
@@ -116,6 +117,13 @@ def _bad_width(got: object, wanted: str, remedy: str) -> PlanError:
     )
 
 
+def _check_known(unknown: dict[str, Any], known: tuple[str, ...]) -> None:
+    """Refuse keywords that these lists do not have, those of the other direction among them."""
+    remedy = "leave it out; spt is of plan.transpose(), direction of a Plan"
+    wanted = " and ".join(known)
+    check_known(unknown, (), "block_sparse_tensors", remedy, wanted)
+
+
 def _width(plan: BlockLists, width: str | int) -> int | None:
     """Slots of a list; None for the longest list of each kind."""
     if width == "dense":
@@ -195,6 +203,7 @@ def forward_tensors(
     *,
     direction: str = "forward",
     width: str | int = "compact",
+    **unknown: Any,
 ) -> BlockSparseTensors:
     """Padded forward lists: for each Q block, the KV blocks it visits.
 
@@ -205,13 +214,15 @@ def forward_tensors(
         width: "compact", the longest list, at least 1; "dense", the number of KV blocks; or a
             number of slots. A device plan takes "dense" or a number, since its longest list is not
             known without waiting for the device; blocks beyond the number set its status word.
+        **unknown: refused.
 
     Raises:
+        PlanTypeError: for another keyword.
         PlanError: if the block size does not fit the target, for an unknown direction or width, for
-            "compact"
-            with a device plan, or for fewer slots than the longest list of an exact plan.
+            "compact" with a device plan, or for fewer slots than the longest list of an exact plan.
         UnsupportedError: if the target has no such direction.
     """
+    _check_known(unknown, ("direction", "width"))
     if direction not in _FORWARD_LISTS:
         raise PlanError(
             sentence(
@@ -234,6 +245,7 @@ def loop_q_tensors(
     *,
     width: str | int = "compact",
     spt: bool = False,
+    **unknown: Any,
 ) -> BlockSparseTensors:
     """Padded LoopQ lists: for each KV block, the Q blocks that visit it, with dQ's write order.
 
@@ -244,11 +256,14 @@ def loop_q_tensors(
         target: the kernel they are for; None checks nothing.
         width: "compact", "dense" or a number of slots, as for forward lists.
         spt: dQ is added in descending order of KV blocks instead of ascending.
+        **unknown: refused.
 
     Raises:
+        PlanTypeError: for another keyword.
         PlanError: as for forward lists.
         UnsupportedError: if the target has no LoopQ backward.
     """
+    _check_known(unknown, ("width", "spt"))
     if target is not None:
         check_target(target, "block_sparse_tensors")
         target.check(plan.block_size, "loop_q")

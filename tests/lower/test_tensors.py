@@ -145,6 +145,25 @@ def test_unknown_width_is_refused():
         sample().block_sparse_tensors(width="wide")
 
 
+@pytest.mark.parametrize(
+    ("turned", "name", "known"),
+    [
+        (False, "spt", "direction and width"),
+        (False, "widht", "direction and width"),
+        (True, "direction", "width and spt"),
+    ],
+)
+def test_an_unknown_keyword_is_one_sentence(turned, name, known):
+    plan = sample().transpose() if turned else sample()
+    with pytest.raises(mp.PlanTypeError) as caught:
+        plan.block_sparse_tensors(**{name: True})
+
+    assert str(caught.value) == (
+        f"argument not known in block_sparse_tensors: got {name}, wanted {known}; leave it out; "
+        "spt is of plan.transpose(), direction of a Plan."
+    )
+
+
 def test_packed_lists_count_packed_rows():
     target = mp.target("sm100", head_dim=128, group=8, pack_gqa=True)
     plan = sample((32, 128), n=256)
