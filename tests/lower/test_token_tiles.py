@@ -1,7 +1,6 @@
 """Token tiles, against loops over the lists: tables, counts, bits, pairs, and what is refused."""
 
 from dataclasses import replace
-from math import ceil
 
 import pytest
 import torch
@@ -11,61 +10,17 @@ from torch.utils import _pytree as pytree
 
 import maskplan as mp
 from maskplan.lower.token_lists import whole_blocks
+from tests.lower.tile_rows import random_lists, read_rows, wanted_rows
 from tests.oracle import dense_of_pairs
 from tests.strategies import token_topk
 
 GROUPS = (1, 2, 8)
 
 
-def wanted_rows(indices: torch.Tensor) -> list:
-    """[b][h][q] -> set of keys, by loops."""
-    return [[[{k for k in row if k != -1} for row in h] for h in b] for b in indices.tolist()]
-
-
-def read_rows(tiles: mp.TokenTiles, b: int, h: int) -> list[set[int]]:
-    """The keys each packed row of a head attends, by loops over the tables; checks the tables."""
-    rows = []
-    total = tiles.seqlen_q * tiles.rows_per_token
-    for m in range(ceil(total / tiles.tile_rows)):
-        table = tiles.tile_token_indices[b, h, m].tolist()
-        count = int(tiles.valid_counts[b, h, m])
-        keys = table[:count]
-        assert keys == sorted(set(keys))
-        assert all(0 <= key < tiles.seqlen_k for key in keys)
-        assert table[count:] == [-1] * (len(table) - count)
-        for row in range(min(tiles.tile_rows, total - m * tiles.tile_rows)):
-            if tiles.row_bits is None:
-                rows.append(set(keys))
-                continue
-            words = tiles.row_bits[b, h, m, row].tolist()
-            seen = {i for i in range(len(table)) if words[i // 32] >> (i % 32) & 1}
-            assert all(i < count for i in seen)
-            rows.append({keys[i] for i in seen})
-        check_blocks(tiles, (b, h, m), count, rows[m * tiles.tile_rows :])
-    return rows
-
-
-def check_blocks(tiles, place, count, rows):
-    """Each block of the list once, ascending, and full exactly where no row needs a mask."""
-    lists = tiles.blocks
-    full = [n for n in lists.full_block_idx[place].tolist() if n >= 0]
-    mask = [n for n in lists.mask_block_idx[place].tolist() if n >= 0]
-    keys = tiles.tile_token_indices[place].tolist()[:count]
-    want = [
-        n
-        for n in range(count // 128)
-        if all(set(keys[128 * n : 128 * n + 128]) <= row for row in rows)
-    ]
-    assert full == want
-    assert mask == sorted(set(range(ceil(count / 128))) - set(want))
-    assert lists.full_block_cnt[place] == len(full)
-    assert lists.mask_block_cnt[place] == len(mask)
-
-
 @given(token_topk(), st.sampled_from(GROUPS), st.sampled_from([128, 256]))
 def test_a_union_is_exact(topk, group, tile_rows):
     """-1 anywhere, duplicates, any lengths, strides and batches, from lists and from a plan."""
-    indices = topk.indices
+    given = indices = topk.indices
     if topk.lengths is not None:
         beyond = torch.arange(indices.shape[3]) >= topk.lengths[..., None]
         indices = indices.masked_fill(beyond, -1)
@@ -73,7 +28,7 @@ def test_a_union_is_exact(topk, group, tile_rows):
     plan = mp.from_topk(indices, seqlen_k, block_size=topk.geometry.block_size)
     target = mp.target("cpu", group=group, pack_gqa=True)
     options = {"policy": "union", "tile_rows": tile_rows, "max_coverage": 1.0}
-    listed = mp.TokenTiles.from_topk(indices, seqlen_k, group=group, **options)
+    listed = mp.TokenTiles.from_topk(given, seqlen_k, group=group, lengths=topk.lengths, **options)
     want = wanted_rows(indices)
     for tiles in (listed, plan.token_tiles(target, **options)):
         assert tiles.to_plan().to_dense().equal(plan.to_dense())
@@ -86,11 +41,6 @@ def test_a_union_is_exact(topk, group, tile_rows):
                 for h, rows in enumerate(batch):
                     packed = [row for row in rows for _ in range(group)]
                     assert read_rows(tiles, b, h) == packed
-
-
-def random_lists(shape, topk, seqlen_k, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.rand(*shape, seqlen_k, generator=generator).argsort(-1)[..., :topk].int()
 
 
 def test_heads_of_a_group_may_have_lists_of_their_own():
@@ -213,6 +163,61 @@ def test_contiguity_is_measured(fault, whole):
     assert whole_blocks(lists.transpose(1, 2).contiguous().transpose(1, 2), 1000) is whole
 
 
+def test_keys_may_count_over_all_batches():
+    local = random_lists((3, 2, 40), 9, 70, seed=1)
+    local[..., 4] = -1
+    indices = torch.where(local < 0, -1, local + torch.arange(3).view(3, 1, 1, 1) * 70)
+    options = {"policy": "union", "max_coverage": 1.0}
+    tiles = mp.TokenTiles.from_topk(indices, 70, base="global", **options)
+    want = wanted_rows(local)
+    for b in range(3):
+        for h in range(2):
+            assert read_rows(tiles, b, h) == want[b][h]
+    for bad, low in ((69, 70), (140, 70), (-2, 70)):
+        wrong = indices.clone()
+        wrong[1, 1, 20, 3] = bad
+        place = rf"indices\[b=1, h=1, row=20, slot=3\]: got {bad}, wanted {low} <= token < 140"
+        with pytest.raises(mp.PlanError, match=place):
+            mp.TokenTiles.from_topk(wrong, 70, base="global", **options)
+
+
+def test_lengths_out_of_range_are_refused():
+    with pytest.raises(mp.PlanError, match=r"length out of range in lengths\[b=0, h=0, row=1\]"):
+        mp.TokenTiles.from_topk(
+            torch.zeros(1, 1, 2, 3, dtype=torch.int32), 4, lengths=torch.tensor([[[3, 4]]])
+        )
+
+
+def test_a_form_by_name():
+    """A table of whole blocks, and blocks of a union that are not: the same pairs."""
+    whole = torch.cat([torch.arange(256, 300), torch.arange(128)]).expand(1, 1, 200, 172)
+    table = mp.TokenTiles.from_topk(whole, 300, form="tokens")
+    assert (table.form, table.valid_counts.unique().tolist()) == ("tokens", [172])
+    assert read_rows(table, 0, 0) == wanted_rows(whole)[0][0]
+    lists = random_lists((1, 1, 200), 9, 300, seed=2)
+    blocks = mp.TokenTiles.from_topk(lists, 300, form="blocks", policy="union")
+    assert blocks.form == "blocks"
+    assert blocks.to_plan() == mp.from_topk(lists, 300)
+    with pytest.raises(mp.PlanError, match="select different keys in tile 0 of batch 0, head 0"):
+        mp.TokenTiles.from_topk(lists, 300, form="blocks")
+    with pytest.raises(mp.PlanError, match="queries of a tile select different blocks"):
+        mp.TokenTiles.from_topk(lists, 300, form="blocks", policy="representative")
+    by_head = random_lists((1, 2, 5), 9, 300, seed=3)
+    with pytest.raises(mp.PlanError, match="heads of a tile have lists of their own"):
+        mp.TokenTiles.from_topk(by_head, 300, form="blocks", group=2, kv_heads=1)
+    with pytest.raises(mp.PlanTypeError, match="unknown option in form: got 'table'"):
+        mp.TokenTiles.from_topk(lists, 300, form="table")
+
+
+def test_exact_tiles_are_on_the_cpu_and_without_faults():
+    tiles = mp.TokenTiles.from_topk(random_lists((1, 2, 5), 9, 90), 90, policy="union")
+    assert tiles.device.type == "cpu"
+    assert tiles.status is None
+    assert tiles.cpu().tile_token_indices.equal(tiles.tile_token_indices)
+    assert tiles.to("cpu") is tiles
+    assert tiles.validate() is tiles
+
+
 def test_a_pytree_of_its_tensors():
     tiles = mp.TokenTiles.from_topk(random_lists((1, 2, 5), 9, 90), 90, policy="union")
     leaves, spec = pytree.tree_flatten(tiles)
@@ -220,75 +225,3 @@ def test_a_pytree_of_its_tensors():
     again = pytree.tree_unflatten(leaves, spec)
     assert again.tile_token_indices is tiles.tile_token_indices
     assert replace(again, policy="uniform").policy == "uniform"
-
-
-# Defects of an earlier planner of a public pull request, as far as tiles go.
-
-
-def test_d3_an_index_out_of_range_is_an_error_not_its_neighbour():
-    lists = torch.zeros(2, 2, 200, 3, dtype=torch.int32)
-    lists[1, 1, 150, 2] = 16
-    wanted = r"in indices\[b=1, h=1, row=150, slot=2\]: got 16, wanted 0 <= token < 16"
-    with pytest.raises(mp.PlanError, match=wanted):
-        mp.TokenTiles.from_topk(lists, 16)
-
-
-def test_d4_a_tile_is_not_its_first_query():
-    """256 packed rows of groups of 8 are 32 queries, and none of their pairs is lost or added."""
-    lists = random_lists((1, 1, 32), 16, 2048)
-    with pytest.raises(mp.PlanError, match="select different keys"):
-        mp.TokenTiles.from_topk(lists, 2048, group=8, tile_rows=256)
-    tiles = mp.TokenTiles.from_topk(lists, 2048, group=8, tile_rows=256, policy="union")
-    assert (tiles.kept_pairs, tiles.lost_pairs) == (32 * 8 * 16, 0)
-    assert tiles.to_plan() == mp.from_topk(lists, 2048, block_size=(32, 128))
-
-
-def test_d5_padding_inside_a_list_selects_nothing():
-    row = torch.full((128,), -1)
-    row[5:105] = torch.arange(100, 200)
-    tiles = mp.TokenTiles.from_topk(row[None, None, None], 256)
-    assert tiles.valid_counts.tolist() == [[[100]]]
-    assert tiles.tile_token_indices[0, 0, 0].tolist() == [*range(100, 200), *[-1] * 28]
-
-
-def test_d6_a_key_listed_twice_counts_once():
-    tiles = mp.TokenTiles.from_topk(torch.tensor([[3, 3, 9, 3, 9]])[None, None], 16)
-    assert (tiles.valid_counts.tolist(), tiles.wanted_pairs) == ([[[2]]], 2)
-
-
-def test_d7_forward_and_backward_tiles_mean_the_same_pairs():
-    """Tiles of 256 and of 128 rows, and the plan, keep the tokens and not their blocks."""
-    lists = random_lists((1, 2, 300), 8, 4096)
-    plans = [
-        mp.TokenTiles.from_topk(lists, 4096, policy="union", tile_rows=rows).to_plan()
-        for rows in (128, 256)
-    ]
-    assert plans[0].reblock((256, 128)) == plans[1]
-    assert plans[0] == mp.from_topk(lists, 4096)
-    assert plans[0].stats().pairs == 2 * 300 * 8
-
-
-@pytest.mark.parametrize("shift", [0, 1])
-def test_d8_blocks_are_measured_not_claimed(shift):
-    lists = (torch.arange(128, 384) + shift).expand(1, 1, 200, 256)
-    tiles = mp.TokenTiles.from_topk(lists, 512)
-    assert tiles.form == ("tokens" if shift else "blocks")
-    assert tiles.to_plan() == mp.from_topk(lists, 512)
-
-
-def test_d9_the_ragged_last_block_is_kept():
-    lists = torch.arange(256, 300).expand(1, 1, 64, 44)
-    tiles = mp.TokenTiles.from_topk(lists, 300)
-    assert (tiles.form, tiles.valid_counts.tolist()) == ("blocks", [[[44]]])
-    assert tiles.blocks.full_block_idx.tolist() == [[[[2]]]]
-    assert tiles.to_plan() == mp.from_topk(lists, 300)
-
-
-def test_d16_whole_blocks_make_no_token_table():
-    """65,536 of 524,288 keys: 4 bytes a block."""
-    starts = random_lists((1, 1, 8), 512, 4096).sort(-1).values[..., None] * 128
-    lists = (starts + torch.arange(128)).flatten(3).int()
-    tiles = mp.TokenTiles.from_topk(lists, 524_288, group=128)
-    assert (tiles.form, tiles.tile_token_indices, tiles.row_bits) == ("blocks", None, None)
-    assert tiles.nbytes < 2 * 8 * 512 * 4
-    assert tiles.valid_counts.unique().tolist() == [65_536]
