@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kernels_sm100.errors import ConfigError, sentence
+from kernels_sm100.modes import InnerLoadMode
 
 TILE_Q = 128  # packed rows of one Q tile: the lanes of tensor memory
 TILE_K = 128  # keys of one KV block
@@ -11,7 +12,9 @@ TMEM_COLUMNS = 512
 SHARED_BYTES = 227 * 1024
 DTYPES = ("bfloat16", "float16")
 MAX_STAGES = 32
-_BARRIER_BYTES = 1024  # barriers and the TMEM address, in front of the tiles
+# Barriers, the TMEM address and the tokens of a gathered chunk, in front of the tiles.
+_BARRIER_BYTES = 1024
+_GATHERED_DIMS = (64, 128)  # whole spans of the 128-byte swizzle
 _LAZY_LOG2 = 8.0  # P stays below 2^8, far inside the range of both dtypes
 
 
@@ -41,6 +44,8 @@ class ForwardConfig:
         parts: tile ids that an entry of the walk carries: `q_tiles`, or 1 where both tiles share
             one (a list row that spans several CTAs).
         stages: K or V blocks in flight in shared memory; as many as fit if None.
+        inner_load: how K and V come to shared memory: `TMA` for listed blocks of 128 keys, the
+            other two for listed tokens.
         lazy_rescale: leave the row maximum behind by up to 2^8 rather than rescale O, a branch on
             data. Without it O is rescaled in every step.
 
@@ -56,6 +61,7 @@ class ForwardConfig:
     q_tiles: int = 2
     parts: int = 2
     stages: int | None = None
+    inner_load: InnerLoadMode = InnerLoadMode.TMA
     lazy_rescale: bool = True
 
     def __post_init__(self) -> None:
@@ -77,6 +83,20 @@ class ForwardConfig:
             raise _refuse(
                 "parts", self.parts, f"1 or q_tiles={self.q_tiles}", "lower the plan for this shape"
             )
+        if self.gathered and not {self.head_dim, self.head_dim_v} <= set(_GATHERED_DIMS):
+            raise _refuse(
+                "head dimensions of gathered rows",
+                (self.head_dim, self.head_dim_v),
+                f"each one of {_GATHERED_DIMS}",
+                "pad the heads, or list blocks",
+            )
+        if self.gathered and self.parts != self.q_tiles:
+            raise _refuse(
+                "parts of a gathered list",
+                self.parts,
+                f"q_tiles={self.q_tiles}",
+                "pass as many",
+            )
         if self.stages is not None and not 2 <= self.stages <= min(
             self.stages_that_fit, MAX_STAGES
         ):
@@ -86,6 +106,16 @@ class ForwardConfig:
                 f"2 to {min(self.stages_that_fit, MAX_STAGES)}",
                 "leave it None for as many as fit",
             )
+
+    @property
+    def gathered(self) -> bool:
+        """Whether K and V are gathered by token."""
+        return self.inner_load is not InnerLoadMode.TMA
+
+    @property
+    def rows_per_bit_row(self) -> int:
+        """Packed rows that share a row of a bit tile: 1 where heads may list their own tokens."""
+        return 1 if self.gathered else self.rows_per_token
 
     @property
     def rows_per_token(self) -> int:

@@ -35,6 +35,7 @@ NOTE [Tensor memory]: 512 columns of 128 lanes. S of tile h at 128 h, P over the
 S, O of tile h at 256 + 128 h.
 """
 
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -59,6 +60,7 @@ from kernels_sm100.barriers import (
 from kernels_sm100.config import MASK_WORDS, TILE_K, TILE_Q, TMEM_COLUMNS, ForwardConfig
 from kernels_sm100.mask import apply, keep_words
 from kernels_sm100.mma import gemm
+from kernels_sm100.modes import InnerLoadMode
 from kernels_sm100.output import rescale, write_rows
 from kernels_sm100.softmax import (
     exponentials,
@@ -67,11 +69,19 @@ from kernels_sm100.softmax import (
     row_maximum,
     row_total,
 )
-from kernels_sm100.walk import SKIP, Walk, takes_part, tile_of, work_item
+from kernels_sm100.walk import (
+    SKIP,
+    Walk,
+    WorkItem,
+    keys_left,
+    takes_part,
+    tile_of,
+    work_item,
+)
 
 WARPS = 16
 THREADS = 32 * WARPS
-CORRECTION_WARP, MMA_WARP, STORE_WARP, LOAD_WARP, IDLE_WARP = 8, 12, 13, 14, 15
+CORRECTION_WARP, MMA_WARP, STORE_WARP, LOAD_WARP = 8, 12, 13, 14
 GROUP_WARPS = 4  # warps that share a tile's 128 rows
 O_COLUMN = 256
 P_COLUMN = TILE_K // 2
@@ -99,12 +109,39 @@ class Barriers(NamedTuple):
     out_empty: cute.Pointer
 
 
-class Forward:
-    """The kernel of one configuration; `cute.compile` takes an instance.
+class Tiles(NamedTuple):
+    """What loads fill in shared memory.
+
+    Attributes:
+        q: Q tiles.
+        k: stages of the ring, as K.
+        v: the same, as V.
+        ring: where they begin.
+        tokens: room for those of a chunk, if K and V are gathered.
+    """
+
+    q: cute.Tensor
+    k: cute.Tensor
+    v: cute.Tensor
+    ring: cute.Pointer
+    tokens: cute.Pointer
+
+
+class Forward(ABC):
+    """What forward kernels have in common: all but where K and V come from.
+
+    A subclass has `__call__`, which `cute.compile` takes and which ends in `start`.
 
     Args:
         config: what to compile.
+
+    Attributes:
+        load_warps: warps from LOAD_WARP on that run `load`.
+        fills: arrivals that a stage of K or V waits for.
     """
+
+    load_warps = 1
+    fills = 1
 
     def __init__(self, config: ForwardConfig) -> None:
         self.config = config
@@ -114,7 +151,7 @@ class Forward:
         self.head_dim = config.head_dim
         self.head_dim_v = config.head_dim_v
         self.pack = config.rows_per_token
-        self.group = config.group
+        self.per_kv_head = 1 if config.pack_gqa else config.group
         self.qk_tile = (TILE_Q, TILE_K, config.head_dim)
         self.pv_tile = (TILE_Q, config.head_dim_v, TILE_K)
 
@@ -130,47 +167,26 @@ class Forward:
             )
         return cute.make_tensor(tensor.iterator, layout)
 
-    @cute.jit
-    def __call__(
+    def start(
         self,
         q: cute.Tensor,
         k: cute.Tensor,
         v: cute.Tensor,
         o: cute.Tensor,
         lse: cute.Tensor,
-        pattern_id: cute.Tensor,
-        row_ptr: cute.Tensor,
-        col: cute.Tensor,
-        tile_id: cute.Tensor,
-        tiles: cute.Tensor,
-        order: cute.Tensor,
+        tables: tuple[cute.Tensor, ...],
         rows: Int32,
         scale_log2: Float32,
         ctas: Int32,
         stream: Any,
+        tokens: cute.Tensor | None = None,
+        keys: cute.Tensor | None = None,
     ) -> None:
-        """Launch the kernel.
-
-        Args:
-            q: [B, SQ, HQ, D].
-            k: [B, SK, HK, D].
-            v: [B, SK, HK, DV].
-            o: [B, SQ, HQ, DV], written.
-            lse: float32 [B, HQ, SQ], written: natural log.
-            pattern_id: int32 [B or 1, heads]: 1, HK or (not packed) HQ heads.
-            row_ptr: int64 [patterns * rows + 1].
-            col: int32 [entries].
-            tile_id: int32 [entries, parts].
-            tiles: int32 [T, part rows, 4].
-            order: int32 [pattern_id's batches * heads * rows].
-            rows: list rows of a pattern.
-            scale_log2: softmax scale times log2(e), positive.
-            ctas: CTAs to launch at most.
-            stream: CUDA stream.
-        """
+        """What `__call__` does; `tables` are those of `forward_host.TABLES`."""
+        pattern_id, row_ptr, col, tile_id, tiles, order = tables
         seqlen_k = k.shape[1]
         heads = q.shape[2] // self.pack
-        part_rows = tiles.shape[1] * self.pack
+        part_rows = tiles.shape[1] * self.config.rows_per_bit_row
         tiles_per_row = part_rows * self.config.parts // self.config.cta_rows
         heads_each = heads // pattern_id.shape[1]
         batches_each = q.shape[0] // pattern_id.shape[0]
@@ -188,11 +204,11 @@ class Forward:
             tiles_per_row=cute.FastDivmodDivisorV2(Int32(tiles_per_row)),
             plan_heads=cute.FastDivmodDivisorV2(Int32(pattern_id.shape[1])),
             items=Int32(items),
+            tokens=tokens,
+            keys=keys,
         )
         lse_rows = self.packed_lse(lse)
         q, o = self.packed(q), self.packed(o)
-        k = cute.make_tensor(k.iterator, cute.select(k.layout, mode=[1, 3, 2, 0]))
-        v = cute.make_tensor(v.iterator, cute.select(v.layout, mode=[3, 1, 2, 0]))
 
         one = tcgen05.CtaGroup.ONE
         mma_qk = sm100.make_trivial_tiled_mma(
@@ -233,17 +249,13 @@ class Forward:
         atom_q, q = cute.nvgpu.make_tiled_tma_atom_A(
             load, q, per_stage(q_layout), self.qk_tile, mma_qk, cluster
         )
-        atom_k, k = cute.nvgpu.make_tiled_tma_atom_B(
-            load, k, per_stage(k_layout), self.qk_tile, mma_qk, cluster
-        )
-        atom_v, v = cute.nvgpu.make_tiled_tma_atom_B(
-            load, v, per_stage(v_layout), self.pv_tile, mma_pv, cluster
-        )
+        kv = self.stream_of(k, v, (k_layout, v_layout), (mma_qk, mma_pv), walk)
         atom_o, o = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(), o, cute.select(o_layout, mode=[0, 1]), out_tile
         )
 
         stages, tiles_q, dtype = self.stages, self.q_tiles, self.dtype
+        token_slots = TILE_K if self.config.gathered else 0
         kv_size = self.stages * self.config.stage_bytes // 2
 
         @cute.struct
@@ -263,6 +275,7 @@ class Forward:
             tmem: Int32
             scale: cute.struct.MemRange[Float32, tiles_q * TILE_Q]
             maximum: cute.struct.MemRange[Float32, tiles_q * TILE_Q]
+            tokens: cute.struct.Align[cute.struct.MemRange[Int32, token_slots], 16]
             o: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(o_layout)], ALIGN]
             q: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(q_layout)], ALIGN]
             kv: cute.struct.Align[cute.struct.MemRange[dtype, kv_size], ALIGN]
@@ -270,12 +283,9 @@ class Forward:
         self.storage = Storage
         self.kernel(
             atom_q,
-            atom_k,
-            atom_v,
             atom_o,
             q,
-            k,
-            v,
+            kv,
             o,
             lse_rows,
             walk,
@@ -294,6 +304,52 @@ class Forward:
             stream=stream,
             min_blocks_per_mp=1,
         )
+
+    @abstractmethod
+    def stream_of(
+        self,
+        k: cute.Tensor,
+        v: cute.Tensor,
+        layouts: tuple[cute.ComposedLayout, cute.ComposedLayout],
+        products: tuple[cute.TiledMma, cute.TiledMma],
+        walk: Walk,
+    ) -> Any:
+        """What the load warps take K and V from; on the host.
+
+        Args:
+            k: [B, SK, HK, D].
+            v: [B, SK, HK, DV].
+            layouts: of the ring, for K and V.
+            products: those that read them.
+            walk: the tables.
+        """
+
+    @abstractmethod
+    def atoms_of(self, kv: Any) -> tuple[cute.CopyAtom, ...]:
+        """The tensor maps in what `stream_of` made."""
+
+    @abstractmethod
+    def load(
+        self,
+        atom_q: cute.CopyAtom,
+        q: cute.Tensor,
+        kv: Any,
+        shared: Tiles,
+        products: tuple[cute.ThrMma, cute.ThrMma],
+        walk: Walk,
+        barriers: Barriers,
+    ) -> None:
+        """Load Q of a work item once, then K and V of each entry.
+
+        Args:
+            atom_q: holds the tensor map of Q.
+            q: its coordinates.
+            kv: what `stream_of` made.
+            shared: where they go.
+            products: this CTA's part of Q K^T and of P V.
+            walk: the tables.
+            barriers: of the CTA.
+        """
 
     def packed_lse(self, lse: cute.Tensor) -> cute.Tensor:
         """[B, H, S] as (rows, heads, B), rows packed as those of O."""
@@ -321,12 +377,9 @@ class Forward:
     def kernel(
         self,
         atom_q: cute.CopyAtom,
-        atom_k: cute.CopyAtom,
-        atom_v: cute.CopyAtom,
         atom_o: cute.CopyAtom,
         q: cute.Tensor,
-        k: cute.Tensor,
-        v: cute.Tensor,
+        kv: Any,
         o: cute.Tensor,
         lse: cute.Tensor,
         walk: Walk,
@@ -346,7 +399,7 @@ class Forward:
         storage = SmemAllocator().allocate(self.storage)
         barriers = Barriers(*(getattr(storage, name).data_ptr() for name in Barriers._fields))
         if warp == LOAD_WARP:
-            for atom in (atom_q, atom_k, atom_v, atom_o):
+            for atom in (atom_q, atom_o, *self.atoms_of(kv)):
                 cpasync.prefetch_descriptor(atom)
             with cute.arch.elect_one():
                 self.init_barriers(barriers)
@@ -368,11 +421,10 @@ class Forward:
         acc_s = thr_qk.make_fragment_C(thr_qk.partition_shape_C(self.qk_tile[:2]))
         acc_o = thr_pv.make_fragment_C(thr_pv.partition_shape_C(self.pv_tile[:2]))
 
-        if warp == LOAD_WARP:
+        if warp >= LOAD_WARP and warp < LOAD_WARP + self.load_warps:
             cute.arch.setmaxregister_decrease(for_others)
-            self.load(
-                atom_q, atom_k, atom_v, q, k, v, s_q, s_k, s_v, thr_qk, thr_pv, walk, barriers
-            )
+            shared = Tiles(s_q, s_k, s_v, storage.kv.data_ptr(), storage.tokens.data_ptr())
+            self.load(atom_q, q, kv, shared, (thr_qk, thr_pv), walk, barriers)
         if warp == MMA_WARP:
             cute.arch.setmaxregister_decrease(for_others)
             p_smem = cute.make_tensor(acc_s.iterator, p_layout.outer)
@@ -393,7 +445,7 @@ class Forward:
         if warp == STORE_WARP:
             cute.arch.setmaxregister_decrease(for_others)
             self.store(atom_o, o, s_o, walk, barriers)
-        if warp == IDLE_WARP:
+        if warp >= LOAD_WARP + self.load_warps:
             cute.arch.setmaxregister_decrease(for_others)
         if warp < CORRECTION_WARP:
             cute.arch.setmaxregister_increase(for_softmax)
@@ -424,7 +476,7 @@ class Forward:
         h, s = self.q_tiles, self.stages
         init_all(barriers.q_full, h, 1)
         init_all(barriers.q_empty, 1, 1)
-        init_all(barriers.kv_full, s, 1)
+        init_all(barriers.kv_full, s, self.fills)
         init_all(barriers.kv_empty, s, 1)
         init_all(barriers.s_full, h, 1)
         init_all(barriers.p_full, h, 2 * GROUP_WARPS)
@@ -436,80 +488,37 @@ class Forward:
         init_all(barriers.out_empty, h, 1)
 
     @cute.jit
-    def load(
+    def load_q(
         self,
         atom_q: cute.CopyAtom,
-        atom_k: cute.CopyAtom,
-        atom_v: cute.CopyAtom,
         q: cute.Tensor,
-        k: cute.Tensor,
-        v: cute.Tensor,
         s_q: cute.Tensor,
-        s_k: cute.Tensor,
-        s_v: cute.Tensor,
         thr_qk: cute.ThrMma,
-        thr_pv: cute.ThrMma,
-        walk: Walk,
+        item: WorkItem,
+        phase: Int32,
         barriers: Barriers,
     ) -> None:
-        """Load Q of a work item once, then K and V of each entry."""
-        bytes_q = TILE_Q * self.head_dim * 2
-        bytes_k = TILE_K * self.head_dim * 2
-        bytes_v = TILE_K * self.head_dim_v * 2
-        per_kv_head = 1 if const_expr(self.config.pack_gqa) else self.group
-        slot, phase, q_phase = Int32(0), Int32(1), Int32(1)
-        index = cute.arch.block_idx()[0]
-        while index < walk.items:
-            item = work_item(walk, index)
-            kv_head = item.head // per_kv_head
-            q_of = cute.local_tile(
-                q[None, None, item.head, item.batch], (TILE_Q, self.head_dim), (None, 0)
+        """Load the Q tiles of a work item, once nobody reads those of the last one."""
+        q_of = cute.local_tile(
+            q[None, None, item.head, item.batch], (TILE_Q, self.head_dim), (None, 0)
+        )
+        s_q_of, g_q = self.tma_parts(atom_q, s_q, thr_qk.partition_A(q_of))
+        cute.arch.mbarrier_wait(barriers.q_empty, phase)
+        for h in cutlass.range_constexpr(self.q_tiles):
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(
+                    barriers.q_full + h, TILE_Q * self.head_dim * 2
+                )
+            cute.copy(
+                atom_q,
+                g_q[None, item.tile * self.q_tiles + h],
+                s_q_of[None, h],
+                tma_bar_ptr=barriers.q_full + h,
             )
-            k_of = cute.local_tile(
-                k[None, None, kv_head, item.batch], (TILE_K, self.head_dim), (None, 0)
-            )
-            v_of = cute.local_tile(
-                v[None, None, kv_head, item.batch], (self.head_dim_v, TILE_K), (0, None)
-            )
-            s_q_of, g_q = self.tma_parts(atom_q, s_q, thr_qk.partition_A(q_of))
-            s_k_of, g_k = self.tma_parts(atom_k, s_k, thr_qk.partition_B(k_of))
-            s_v_of, g_v = self.tma_parts(atom_v, s_v, thr_pv.partition_B(v_of))
-            if item.count > 0:
-                cute.arch.mbarrier_wait(barriers.q_empty, q_phase)
-                for h in cutlass.range_constexpr(self.q_tiles):
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(barriers.q_full + h, bytes_q)
-                    cute.copy(
-                        atom_q,
-                        g_q[None, item.tile * self.q_tiles + h],
-                        s_q_of[None, h],
-                        tma_bar_ptr=barriers.q_full + h,
-                    )
-                q_phase ^= 1
-                for e in cutlass.range(item.count, unroll=1):
-                    block = walk.col[item.begin + e]
-                    cute.arch.mbarrier_wait(barriers.kv_empty + slot, phase)
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(barriers.kv_full + slot, bytes_k)
-                    cute.copy(
-                        atom_k,
-                        g_k[None, block],
-                        s_k_of[None, slot],
-                        tma_bar_ptr=barriers.kv_full + slot,
-                    )
-                    slot, phase = next_slot(slot, phase, self.stages)
-                    cute.arch.mbarrier_wait(barriers.kv_empty + slot, phase)
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(barriers.kv_full + slot, bytes_v)
-                    cute.copy(
-                        atom_v,
-                        g_v[None, block],
-                        s_v_of[None, slot],
-                        tma_bar_ptr=barriers.kv_full + slot,
-                    )
-                    slot, phase = next_slot(slot, phase, self.stages)
-            index += cute.arch.grid_dim()[0]
-        # The CTA must not end while a commit is still to arrive at its barriers.
+
+    @cute.jit
+    def drain(self, slot: Int32, phase: Int32, q_phase: Int32, barriers: Barriers) -> None:
+        """The CTA must not end while a commit is still to arrive at its barriers."""
         for _ in cutlass.range(self.stages, unroll=1):
             cute.arch.mbarrier_wait(barriers.kv_empty + slot, phase)
             slot, phase = next_slot(slot, phase, self.stages)
@@ -572,7 +581,7 @@ class Forward:
                     now = takes_part(walk, item.begin + e, self.q_tiles, self.config.parts)
                 v_slot = slot
                 if e > 0:
-                    cute.arch.mbarrier_wait(barriers.kv_full + slot, phase)
+                    self.wait_kv(barriers.kv_full + slot, phase)
                     slot, phase = next_slot(slot, phase, self.stages)
                 for h in cutlass.range_constexpr(self.q_tiles):
                     if has(before, h):
@@ -592,7 +601,7 @@ class Forward:
                         if e == 0:
                             cute.arch.mbarrier_wait(barriers.q_full + h, q_phase)
                         if const_expr(h == 0):
-                            cute.arch.mbarrier_wait(barriers.kv_full + slot, phase)
+                            self.wait_kv(barriers.kv_full + slot, phase)
                         if has(now, h):
                             gemm(
                                 mma_qk,
@@ -611,6 +620,13 @@ class Forward:
             if item.count > 0:
                 q_phase ^= 1
             index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def wait_kv(self, barrier: cute.Pointer, phase: Int32) -> None:
+        """Wait for K or V, and see it as MMAs do where cp.async has written it."""
+        cute.arch.mbarrier_wait(barrier, phase)
+        if const_expr(self.config.inner_load is InnerLoadMode.CP_ASYNC):
+            cute.arch.fence_view_async_shared()
 
     @cute.jit
     def softmax(
@@ -649,22 +665,22 @@ class Forward:
             row = item.row_offset * self.config.cta_rows + thread
             if const_expr(self.config.parts != self.q_tiles):
                 row += tile_index * TILE_Q
-            row = row // self.pack
+            row = row // self.config.rows_per_bit_row
             row_max, row_sum, steps = -Float32.inf, Float32(0.0), Int32(0)
             for e in cutlass.range(item.count, unroll=1):
                 tile = tile_of(walk, item.begin + e, tile_index, self.config.parts)
                 if tile != SKIP:
-                    keys_left = seqlen_k - walk.col[item.begin + e] * TILE_K
+                    left = keys_left(walk, item.begin + e, seqlen_k)
                     words = keep_words(walk, tile, row)
                     wait_tmem(barriers.s_full + tile_index, s_phase)
                     s_phase ^= 1
                     scores = cute.make_rmem_tensor(shape_s, Float32)
                     # Loading in both branches, not before them, saves 128 moves a step: each branch
                     # then puts S where the code behind them wants it.
-                    if tile >= 0 or keys_left < TILE_K:
+                    if tile >= 0 or left < TILE_K:
                         cute.copy(load, source, scores)
                         cute.arch.fence_view_async_tmem_load()
-                        apply(scores, words, keys_left)
+                        apply(scores, words, left)
                     else:
                         cute.copy(load, source, scores)
                         cute.arch.fence_view_async_tmem_load()
@@ -756,7 +772,8 @@ class Forward:
                 now = takes_part(walk, item.begin + e, self.q_tiles, self.config.parts)
                 for h in cutlass.range_constexpr(self.q_tiles):
                     if has(now, h):
-                        cute.arch.mbarrier_wait(barriers.scale_full + h, bit(scale_phase, h))
+                        # Orders O behind P V of the entry before, which softmax has seen complete.
+                        wait_tmem(barriers.scale_full + h, bit(scale_phase, h))
                         factor = scale[thread, h]
                         arrive_warp(barriers.scale_empty + h)
                         if has(seen, h):

@@ -11,25 +11,57 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernels_sm100.config import MASK_WORDS, ForwardConfig
+from kernels_sm100.config import MASK_WORDS, TILE_K, ForwardConfig
 from kernels_sm100.errors import ConfigError, sentence
+from kernels_sm100.modes import InnerLoadMode
 
+_MOST_ROWS = 1 << 31  # that a gather numbers
 LOG2_E = math.log2(math.e)
 TABLES = ("pattern_id", "row_ptr", "col", "tile_id", "tiles", "order")
-_KINDS = dict.fromkeys(TABLES, "int32") | {"row_ptr": "int64"}
-_RANKS = {"pattern_id": 2, "row_ptr": 1, "col": 1, "tile_id": 2, "tiles": 3, "order": 1}
+TOKEN_TABLES = ("tokens", "keys")  # of gathered lists, after the others
+_RANKS = {
+    "pattern_id": 2, "row_ptr": 1, "col": 1, "tile_id": 2, "tiles": 3, "order": 1, "tokens": 2,
+    "keys": 1,
+}  # fmt: skip
+_KINDS = dict.fromkeys(_RANKS, "int32") | {"row_ptr": "int64"}
 _HERE = Path(__file__).parent
 FORWARD_SOURCES = tuple(
     _HERE / f"{name}.py"
-    for name in ("barriers", "config", "forward", "mask", "mma", "output", "softmax", "walk")
-)
+    for name in (
+        "barriers", "config", "forward", "forward_blocks", "forward_gathered", "gather", "mask",
+        "mma", "modes", "output", "softmax", "walk",
+    )
+)  # fmt: skip
 
 
 def build_forward(config: ForwardConfig) -> tuple[Any, Mapping[str, Any]]:
     """(kernel, fake arguments by name), for `launch.compile_kernel`; imports cutlass."""
-    from kernels_sm100.forward import Forward, fake_arguments
+    from kernels_sm100 import forward, forward_blocks, forward_gathered
 
-    return Forward(config), fake_arguments(config)
+    if config.gathered:
+        made = forward_gathered.GatheredForward(config)
+        return made, forward_gathered.fake_arguments(config)
+    return forward_blocks.BlockForward(config), forward.fake_arguments(config)
+
+
+def tables_of(config: ForwardConfig) -> tuple[str, ...]:
+    """Names of the tables that a kernel takes, in its order."""
+    return (*TABLES, *TOKEN_TABLES) if config.gathered else TABLES
+
+
+def even_rows(tensor: Any) -> bool:
+    """Whether all tokens of a tensor [B, S, H, D] are rows of one matrix, whole tokens apart.
+
+    That is what a TMA gather takes; heads may lie within a token, or apart as batches do.
+    """
+    batches, seqlen, heads, _ = tensor.shape
+    batch_stride, stride, head_stride, _ = tensor.stride()
+    if stride <= 0 or stride % 8:
+        return False
+    batches_fit = batches == 1 or batch_stride % stride == 0
+    heads_fit = heads == 1 or head_stride < stride or head_stride % stride == 0
+    rows = max(batches - 1, 0) * batch_stride + max(heads - 1, 0) * head_stride
+    return bool(batches_fit and heads_fit and rows // stride + seqlen < _MOST_ROWS)
 
 
 def _refuse(what: str, got: object, wanted: object, remedy: str) -> ConfigError:
@@ -62,8 +94,19 @@ def _check_activation(name: str, tensor: Any, shape: tuple[int, ...], dtype: str
         )
 
 
+def _check_rows(**tensors: Any) -> None:
+    for name, tensor in tensors.items():
+        if not even_rows(tensor):
+            raise _refuse(
+                f"layout of {name} not available to TMA gathers",
+                f"strides {tuple(tensor.stride())}",
+                "batches and heads whole tokens apart, or heads within a token",
+                f"compile with inner_load=CP_ASYNC, or pass {name}.contiguous()",
+            )
+
+
 def _check_tables(config: ForwardConfig, tables: Mapping[str, Any], rows: int) -> None:
-    for name in TABLES:
+    for name in tables_of(config):
         table = tables[name]
         if _dtype(table) != _KINDS[name] or len(table.shape) != _RANKS[name]:
             raise _refuse(
@@ -87,6 +130,9 @@ def _check_tables(config: ForwardConfig, tables: Mapping[str, Any], rows: int) -
         "order": (len(tables["order"]), batches * heads * rows),
         "row_ptr modulo rows": ((len(tables["row_ptr"]) - 1) % rows, 0),
     }
+    if config.gathered:
+        sizes["tokens of a chunk"] = (tables["tokens"].shape[1], TILE_K)
+        sizes["keys"] = (len(tables["keys"]), entries)
     for name, (got, wanted) in sizes.items():
         if got != wanted:
             raise _refuse(f"size of {name} does not fit", got, wanted, "lower the plan again")
@@ -113,8 +159,9 @@ def forward_arguments(
         v: [B, SK, HK, DV].
         o: [B, SQ, HQ, DV], written.
         lse: float32 [B, HQ, SQ] contiguous, written.
-        tables: by the names of `TABLES`, as `walk.Walk` describes them. Their values are trusted:
-            columns inside SK, tile ids inside the tiles.
+        tables: by the names of `tables_of`, as `walk.Walk` describes them. Their values are
+            trusted: columns inside SK or the chunks, tile ids inside the tiles, tokens inside SK,
+            and no -1 before a chunk's last token.
         scale: of the scores before softmax; positive.
         ctas: CTAs to launch at most: the GPU's SMs.
 
@@ -144,6 +191,8 @@ def forward_arguments(
     }
     for name, tensor in {"q": q, "k": k, "v": v, "o": o}.items():
         _check_activation(name, tensor, (batch, *dims[name]), config.dtype)
+    if config.inner_load is InnerLoadMode.TMA_GATHER4:
+        _check_rows(k=k, v=v)
     if tuple(lse.shape) != (batch, heads, seqlen_q) or _dtype(lse) != "float32":
         raise _refuse(
             "lse does not fit",
@@ -153,16 +202,15 @@ def forward_arguments(
         )
     if not (math.isfinite(scale) and scale > 0):
         raise _refuse("scale not available", scale, "a positive number", "negate q instead")
-    row_tokens = tables["tiles"].shape[1] * config.parts
-    packed = row_tokens * config.rows_per_token
+    packed = tables["tiles"].shape[1] * config.rows_per_bit_row * config.parts
     if packed == 0 or packed % config.cta_rows:
         raise _refuse(
             "rows of a bit tile do not fit",
-            f"{tables['tiles'].shape[1]} tokens, {packed} packed rows in a list row",
+            f"{tables['tiles'].shape[1]} of them, {packed} packed rows in a list row",
             f"a multiple of {config.cta_rows} packed rows",
             "lower the plan for this configuration",
         )
-    rows = -(-seqlen_q // row_tokens)
+    rows = -(-seqlen_q * config.rows_per_token // packed)
     _check_tables(config, tables, rows)
     kernel_heads = kv_heads if config.pack_gqa else heads
     batches, plan_heads = tables["pattern_id"].shape
@@ -183,5 +231,5 @@ def forward_arguments(
             "expand or share the plan's heads",
         )
     return (
-        q, k, v, o, lse, *(tables[name] for name in TABLES), rows, scale * LOG2_E, ctas,
+        q, k, v, o, lse, *(tables[name] for name in tables_of(config)), rows, scale * LOG2_E, ctas,
     )  # fmt: skip

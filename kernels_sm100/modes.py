@@ -1,9 +1,9 @@
 """How a kernel loads its stream and stores what it makes: one total function says which way.
 
-A block-sparse kernel streams whole blocks by TMA. An index-sparse one gathers tokens, row by row,
-and in LoopK adds dK and dV to rows that lie apart. `derive_modes` maps every combination of what a
-launch is to its three modes, or to the reason why there is no such kernel; nothing else decides
-them, and all three belong to a kernel's compile key.
+A block-sparse kernel streams whole blocks by TMA. An index-sparse one gathers tokens, four rows a
+TMA load or row by row, and in LoopK adds dK and dV to rows that lie apart. `derive_modes` maps
+every combination of what a launch is to its three modes, or to the reason why there is no such
+kernel; nothing else decides them, and all three belong to a kernel's compile key.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ class InnerLoadMode(Enum):
 
     TMA = 0  # one bulk tensor copy a block
     CP_ASYNC = 2  # 16 bytes a lane, a row of the token table at a time
+    TMA_GATHER4 = 3  # one bulk tensor copy for four rows of the token table
 
 
 class InnerStoreMode(Enum):
@@ -50,6 +51,10 @@ class Launch:
     Attributes:
         direction: the loop.
         gathered: keys come from a table of tokens; False for whole blocks.
+        gather4: gather by TMA, four rows at a time. It brings the same bytes in about as many PTX
+            instructions as cp.async, but in twice the machine code, so it has to be asked for.
+        even_rows: all batches and heads of K and V are rows and columns of one matrix, which is
+            what a tensor map for gathering holds.
         varlen: sequences lie end to end, so that a tile may end inside of the next sequence.
         group: query heads packed into the rows of a Q tile; 1 without PackGQA.
         tile_rows: packed rows of a Q tile.
@@ -59,6 +64,8 @@ class Launch:
 
     direction: Direction
     gathered: bool = False
+    gather4: bool = False
+    even_rows: bool = True
     varlen: bool = False
     group: int = 1
     tile_rows: int = 128
@@ -80,6 +87,10 @@ def why_not(launch: Launch) -> str | None:
     backward = launch.direction is not Direction.FORWARD
     if launch.gathered and launch.direction is Direction.LOOP_Q:
         return "LoopQ owns whole KV blocks, and gathered tokens are none: use LoopK"
+    if launch.gather4 and not launch.gathered:
+        return "whole blocks need no gather: one TMA load takes all rows of a block"
+    if launch.gather4 and not launch.even_rows:
+        return "a TMA gather numbers rows of one matrix, which these are not: use cp.async"
     if launch.gathered and launch.varlen:
         return "a table of tokens counts keys from the start of one sequence"
     if launch.varlen and launch.direction is Direction.LOOP_K:
@@ -117,10 +128,17 @@ def derive_modes(launch: Launch) -> Modes:
     elif launch.direction is not Direction.FORWARD:
         inner_store = InnerStoreMode.TMA
     return Modes(
-        inner_load=InnerLoadMode.CP_ASYNC if gathered else InnerLoadMode.TMA,
+        inner_load=_inner_load(launch),
         inner_store=inner_store,
         outer_store=_outer_store(launch),
     )
+
+
+def _inner_load(launch: Launch) -> InnerLoadMode:
+    """Whole blocks by TMA; tokens by cp.async, or by TMA if asked for."""
+    if not launch.gathered:
+        return InnerLoadMode.TMA
+    return InnerLoadMode.TMA_GATHER4 if launch.gather4 else InnerLoadMode.CP_ASYNC
 
 
 def _outer_store(launch: Launch) -> OuterStoreMode:

@@ -8,12 +8,19 @@ hang.
 NOTE [One merged list]: a row lists full blocks and mask blocks together, ascending, and an entry
 carries a tile id for each Q tile of the CTA: FULL, SKIP, or a row of the bit tiles. One loop visits
 them, so the loop's body exists once. A tile that skips an entry does nothing for it, in any role.
+
+NOTE [Gathered walk]: where a row lists tokens, an entry is a chunk of 128 slots of the token
+table instead of a KV block, and `keys` says how many of them, from the first on, hold a token. The
+rest of the chunk is -1, for which the loads write zeros. Everything else about a walk stays the
+same, and so does every role but the one that loads.
 """
 
 from typing import Any, NamedTuple
 
 import cutlass
 from cutlass import Int32, Int64, const_expr, cute
+
+from kernels_sm100.config import TILE_K
 
 FULL = -1
 SKIP = -2
@@ -25,7 +32,7 @@ class Walk(NamedTuple):
     Attributes:
         pattern_id: int32 [PB, PH]: the pattern of a (batch, head); either size may be 1.
         row_ptr: int64 [patterns * rows + 1].
-        col: int32 [entries]: KV blocks.
+        col: int32 [entries]: KV blocks, or chunks of `tokens`.
         tile_id: int32 [entries, parts].
         tiles: int32 [T, part rows, 4]: keep-bits.
         order: int32 [PB * PH * rows]: list rows, longest first.
@@ -35,6 +42,8 @@ class Walk(NamedTuple):
         tiles_per_row: CTAs that a list row serves.
         plan_heads: PH.
         items: work items of the launch.
+        tokens: int32 [chunks, 128], -1 for none, of NOTE [Gathered walk]; else None.
+        keys: int32 [entries]: tokens of each entry's chunk, 1 to 128; else None.
     """
 
     pattern_id: cute.Tensor
@@ -49,6 +58,8 @@ class Walk(NamedTuple):
     tiles_per_row: cute.FastDivmodDivisorV2
     plan_heads: cute.FastDivmodDivisorV2
     items: Int32
+    tokens: cute.Tensor | None = None
+    keys: cute.Tensor | None = None
 
 
 class WorkItem(NamedTuple):
@@ -103,6 +114,13 @@ def entry_of(item: WorkItem, step: Int32, descending: cutlass.Constexpr[bool]) -
     if const_expr(descending):
         step = item.count - 1 - step
     return item.begin + step
+
+
+@cute.jit
+def keys_left(walk: Walk, entry: Int64, seqlen_k: Int32) -> Int32:
+    """Keys from the entry's first to the end of the sequence, or of its chunk of tokens."""
+    keys: Any = walk.keys
+    return seqlen_k - walk.col[entry] * TILE_K if const_expr(keys is None) else keys[entry]
 
 
 @cute.jit

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
+from enum import Enum
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def plain(value: Any, where: str) -> Any:
     """`value` as JSON can hold it, types told apart, or an error that names the field.
 
     Raises:
-        ConfigError: if it is not a frozen dataclass, tuple, string, number, bool or None.
+        ConfigError: if it is not a frozen dataclass, tuple, enum, string, number, bool or None.
     """
     if is_dataclass(value) and not isinstance(value, type):
         if not type(value).__dataclass_params__.frozen:  # type: ignore[attr-defined] # typeshed
@@ -42,6 +43,8 @@ def plain(value: Any, where: str) -> Any:
         return [kind, found]
     if isinstance(value, tuple):
         return ["tuple", [plain(item, f"{where}[{i}]") for i, item in enumerate(value)]]
+    if isinstance(value, Enum):
+        return [f"{type(value).__module__}.{type(value).__qualname__}", value.name]
     if type(value) in _PLAIN:
         return [type(value).__name__, repr(value)]
     raise ConfigError(
@@ -49,7 +52,7 @@ def plain(value: Any, where: str) -> Any:
             what="value cannot stand in a compile key",
             where=where,
             got=type(value).__name__,
-            wanted="a frozen dataclass, tuple, str, int, float, bool or None",
+            wanted="a frozen dataclass, tuple, enum, str, int, float, bool or None",
             remedy="describe it by those",
         )
     )

@@ -1,6 +1,6 @@
 """Copies of the kernel with a fault planted in its source."""
 
-import importlib.util
+import importlib
 import sys
 from itertools import count
 
@@ -9,7 +9,7 @@ from kernels_sm100.forward_host import FORWARD_SOURCES
 from kernels_sm100.launch import CompileCache
 from tests.kernels.forward.run import ForwardKernel
 
-_KEPT = ("config",)
+_KEPT = ("config", "modes")
 _number = count()
 
 
@@ -34,15 +34,14 @@ def plant(folder, config: ForwardConfig, *changes):
         (folder / f"{prefix}{name}.py").write_text(renamed)
 
     def build(config):
-        spec = importlib.util.spec_from_file_location(
-            f"{prefix}forward", folder / f"{prefix}forward.py"
-        )
-        module = importlib.util.module_from_spec(spec)
         sys.path.insert(0, str(folder))
         try:
-            sys.modules[spec.name] = module
-            spec.loader.exec_module(module)
-            return module.Forward(config), module.fake_arguments(config)
+            if config.gathered:
+                module = importlib.import_module(f"{prefix}forward_gathered")
+                return module.GatheredForward(config), module.fake_arguments(config)
+            module = importlib.import_module(f"{prefix}forward_blocks")
+            fakes = importlib.import_module(f"{prefix}forward")
+            return module.BlockForward(config), fakes.fake_arguments(config)
         finally:
             sys.path.remove(str(folder))
 

@@ -7,7 +7,12 @@ import torch
 
 from kernels_sm100.config import ForwardConfig
 from kernels_sm100.emulator import emulate
-from kernels_sm100.forward_host import FORWARD_SOURCES, build_forward, forward_arguments
+from kernels_sm100.forward_host import (
+    FORWARD_SOURCES,
+    build_forward,
+    forward_arguments,
+    tables_of,
+)
 from kernels_sm100.launch import compile_kernel
 from tests.kernels.forward.walks import TILE, Tables, attention, tables
 
@@ -28,10 +33,10 @@ def aligned(shape, dtype, fill=None):
     return out if fill is None else out.fill_(fill)
 
 
-def table_tensors(walk: Tables):
+def table_tensors(walk: Tables, names):
     """Tensors of a walk's tables by name."""
     found = {}
-    for name in ("pattern_id", "row_ptr", "col", "tile_id", "tiles", "order"):
+    for name in names:
         array = torch.from_numpy(getattr(walk, name))
         found[name] = aligned(array.shape, array.dtype)
         found[name].copy_(array)
@@ -104,7 +109,9 @@ class ForwardKernel:
             given.k,
             given.v,
             *out,
-            table_tensors(self.tables(given.masks) if walk is None else walk),
+            table_tensors(
+                self.tables(given.masks) if walk is None else walk, tables_of(self.config)
+            ),
             scale=given.scale,
             ctas=ctas,
         )

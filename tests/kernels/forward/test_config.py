@@ -7,6 +7,7 @@ import pytest
 from kernels_sm100.config import SHARED_BYTES, TMEM_COLUMNS, ForwardConfig
 from kernels_sm100.errors import ConfigError
 from kernels_sm100.launch import compile_key
+from kernels_sm100.modes import InnerLoadMode
 
 CHANGES = {
     "dtype": {"dtype": "float16"},
@@ -17,6 +18,7 @@ CHANGES = {
     "q_tiles": {"q_tiles": 1, "parts": 1},
     "parts": {"parts": 1},
     "stages": {"stages": 2},
+    "inner_load": {"inner_load": InnerLoadMode.CP_ASYNC},
     "lazy_rescale": {"lazy_rescale": False},
 }
 

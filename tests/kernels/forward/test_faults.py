@@ -54,8 +54,8 @@ FAULTS = {
         [
             (
                 "forward",
-                "if tile >= 0 or keys_left < TILE_K:",
-                "if tile >= 0 or (e == 0 and keys_left < TILE_K):",
+                "if tile >= 0 or left < TILE_K:",
+                "if tile >= 0 or (e == 0 and left < TILE_K):",
             ),
         ],
     ),
@@ -65,8 +65,8 @@ FAULTS = {
         [
             (
                 "forward",
-                "keys_left = seqlen_k - walk.col[item.begin + e] * TILE_K",
-                "keys_left = seqlen_k - walk.col[item.begin + item.count - 1 - e] * TILE_K",
+                "left = keys_left(walk, item.begin + e, seqlen_k)",
+                "left = keys_left(walk, item.begin + item.count - 1 - e, seqlen_k)",
             ),
         ],
     ),
@@ -84,7 +84,13 @@ FAULTS = {
     "sentinel of a full block read as a bit tile": (
         ONE_TILE,
         bits_and_full,
-        [("mask", "if tile >= 0:", "if tile >= -1:")],
+        [
+            (
+                "mask",
+                "if tile >= 0:\n        _copy_words(\n",
+                "if tile >= -1:\n        _copy_words(\n",
+            )
+        ],
     ),
     "both halves read the tile id of the first": (
         PAIR,
@@ -115,7 +121,7 @@ FAULTS = {
     "bits of a packed row taken by row, not by token": (
         PACKED,
         lambda: np.tri(32, 128, 40, dtype=bool)[None, None],
-        [("forward", "row = row // self.pack", "row = row // 1 % 32")],
+        [("forward", "row = row // self.config.rows_per_bit_row", "row = row // 1 % 32")],
     ),
     "factor of the sum forgotten": (
         ONE_TILE,

@@ -6,7 +6,7 @@ import torch
 
 from kernels_sm100.config import ForwardConfig
 from kernels_sm100.errors import ConfigError
-from kernels_sm100.forward_host import forward_arguments
+from kernels_sm100.forward_host import TABLES, forward_arguments
 from tests.kernels.forward.run import table_tensors
 from tests.kernels.forward.walks import tables
 
@@ -25,7 +25,7 @@ def inputs():
         "v": v,
         "o": o,
         "lse": torch.zeros(1, 4, 256),
-        "tables": table_tensors(tables(mask, parts=2)),
+        "tables": table_tensors(tables(mask, parts=2), TABLES),
         "scale": 0.125,
         "ctas": 1,
     }
@@ -122,8 +122,8 @@ REFUSALS = [
     (
         table("tiles", lambda tiles: tiles.new_zeros(0, 64, 4)),
         (
-            "rows of a bit tile do not fit in the sm100 forward: got 64 tokens, 128 packed rows "
-            "in a list row, wanted a multiple of 256 packed rows; lower the plan for this "
+            "rows of a bit tile do not fit in the sm100 forward: got 64 of them, 128 packed "
+            "rows in a list row, wanted a multiple of 256 packed rows; lower the plan for this "
             "configuration."
         ),
     ),
@@ -154,7 +154,7 @@ def test_a_layout_that_tma_cannot_take_is_refused():
 
 def test_plan_heads_that_are_no_share_of_the_heads_are_refused():
     given = inputs()
-    given["tables"] = table_tensors(tables(np.ones((1, 3, 256, 200), dtype=bool), parts=2))
+    given["tables"] = table_tensors(tables(np.ones((1, 3, 256, 200), dtype=bool), parts=2), TABLES)
 
     with pytest.raises(ConfigError, match=r"pattern_id does not fit .* 1 batches, 3 heads"):
         call(given)

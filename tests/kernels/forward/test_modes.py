@@ -16,38 +16,47 @@ from kernels_sm100.modes import (
     why_not,
 )
 
-# direction, gathered, varlen, packed, group divides, atomics, deterministic -> load, store, outer;
-# "*" is either. Whatever no line has is refused.
+# direction, gathered, gather4, even rows, varlen, packed, group divides, atomics, deterministic ->
+# load, store, outer; "*" is either. Whatever no line has is refused.
 TABLE = """
-forward  no   no   no   *    no   *    TMA       None        TMA
-forward  no   no   yes  yes  no   *    TMA       None        TMA
-forward  no   no   yes  no   no   *    TMA       None        STG
-forward  no   yes  no   *    no   *    TMA       None        TMA_1D
-forward  no   yes  yes  *    no   *    TMA       None        STG
-forward  yes  no   no   *    no   *    CP_ASYNC  None        TMA
-forward  yes  no   yes  yes  no   *    CP_ASYNC  None        TMA
-forward  yes  no   yes  no   no   *    CP_ASYNC  None        STG
-loop_k   no   no   no   *    no   no   TMA       TMA         TMA
-loop_k   no   no   yes  yes  no   no   TMA       TMA         TMA
-loop_k   yes  no   no   *    no   no   CP_ASYNC  TMA_1D      TMA
-loop_k   yes  no   yes  yes  no   no   CP_ASYNC  TMA_1D      TMA
-loop_k   yes  no   no   *    yes  no   CP_ASYNC  ATOMIC_ADD  TMA
-loop_k   yes  no   yes  yes  yes  no   CP_ASYNC  ATOMIC_ADD  TMA
-loop_q   no   no   no   *    no   *    TMA       TMA         TMA
-loop_q   no   no   yes  yes  no   *    TMA       TMA         TMA
-loop_q   no   yes  no   *    no   *    TMA       TMA         STG
-loop_q   no   yes  yes  yes  no   *    TMA       TMA         TMA
+forward  no   no   *    no   no   *    no   *    TMA         None        TMA
+forward  no   no   *    no   yes  yes  no   *    TMA         None        TMA
+forward  no   no   *    no   yes  no   no   *    TMA         None        STG
+forward  no   no   *    yes  no   *    no   *    TMA         None        TMA_1D
+forward  no   no   *    yes  yes  *    no   *    TMA         None        STG
+forward  yes  no   *    no   no   *    no   *    CP_ASYNC    None        TMA
+forward  yes  yes  yes  no   no   *    no   *    TMA_GATHER4 None        TMA
+forward  yes  no   *    no   yes  yes  no   *    CP_ASYNC    None        TMA
+forward  yes  yes  yes  no   yes  yes  no   *    TMA_GATHER4 None        TMA
+forward  yes  no   *    no   yes  no   no   *    CP_ASYNC    None        STG
+forward  yes  yes  yes  no   yes  no   no   *    TMA_GATHER4 None        STG
+loop_k   no   no   *    no   no   *    no   no   TMA         TMA         TMA
+loop_k   no   no   *    no   yes  yes  no   no   TMA         TMA         TMA
+loop_k   yes  no   *    no   no   *    no   no   CP_ASYNC    TMA_1D      TMA
+loop_k   yes  yes  yes  no   no   *    no   no   TMA_GATHER4 TMA_1D      TMA
+loop_k   yes  no   *    no   yes  yes  no   no   CP_ASYNC    TMA_1D      TMA
+loop_k   yes  yes  yes  no   yes  yes  no   no   TMA_GATHER4 TMA_1D      TMA
+loop_k   yes  no   *    no   no   *    yes  no   CP_ASYNC    ATOMIC_ADD  TMA
+loop_k   yes  yes  yes  no   no   *    yes  no   TMA_GATHER4 ATOMIC_ADD  TMA
+loop_k   yes  no   *    no   yes  yes  yes  no   CP_ASYNC    ATOMIC_ADD  TMA
+loop_k   yes  yes  yes  no   yes  yes  yes  no   TMA_GATHER4 ATOMIC_ADD  TMA
+loop_q   no   no   *    no   no   *    no   *    TMA         TMA         TMA
+loop_q   no   no   *    no   yes  yes  no   *    TMA         TMA         TMA
+loop_q   no   no   *    yes  no   *    no   *    TMA         TMA         STG
+loop_q   no   no   *    yes  yes  yes  no   *    TMA         TMA         TMA
 """
 ROWS = [line.split() for line in TABLE.strip().splitlines()]
-FACTS = list(product(("forward", "loop_k", "loop_q"), *[("no", "yes")] * 6))
+FACTS = list(product(("forward", "loop_k", "loop_q"), *[("no", "yes")] * 8))
 
 
 def launch_of(facts: tuple[str, ...]) -> Launch:
-    direction, gathered, varlen, packed, divides, atomics, deterministic = facts
+    direction, gathered, gather4, even, varlen, packed, divides, atomics, deterministic = facts
     group = 1 if packed == "no" else 8 if divides == "yes" else 12
     return Launch(
         direction=Direction(direction),
         gathered=gathered == "yes",
+        gather4=gather4 == "yes",
+        even_rows=even == "yes",
         varlen=varlen == "yes",
         group=group,
         atomics=atomics == "yes",
@@ -58,7 +67,7 @@ def launch_of(facts: tuple[str, ...]) -> Launch:
 @pytest.mark.parametrize("facts", FACTS, ids="-".join)
 def test_every_combination_has_the_modes_of_the_table_or_is_refused(facts):
     found = [
-        row[7:]
+        row[9:]
         for row in ROWS
         if all(cell in ("*", fact) for cell, fact in zip(row, facts, strict=False))
     ]
@@ -82,6 +91,16 @@ def test_every_combination_has_the_modes_of_the_table_or_is_refused(facts):
     [
         ({"direction": Direction.LOOP_Q, "gathered": True}, "gathered tokens are none: use LoopK"),
         ({"direction": Direction.FORWARD, "gathered": True, "varlen": True}, "one sequence"),
+        ({"direction": Direction.FORWARD, "gather4": True}, "need no gather"),
+        (
+            {
+                "direction": Direction.FORWARD,
+                "gathered": True,
+                "gather4": True,
+                "even_rows": False,
+            },
+            "use cp.async",
+        ),
         ({"direction": Direction.LOOP_K, "varlen": True}, "cross into the next sequence"),
         ({"direction": Direction.LOOP_K, "deterministic": True}, "use LoopQ"),
         ({"direction": Direction.LOOP_K, "atomics": True}, "gathered LoopK alone"),
@@ -94,6 +113,8 @@ def test_what_there_is_no_kernel_for_says_why(options, reason):
 
 
 def test_numbers_are_those_that_magi_attention_gave_them():
-    assert [(mode.name, mode.value) for mode in InnerLoadMode] == [("TMA", 0), ("CP_ASYNC", 2)]
+    """It has no TMA gather, whose number is ours."""
+    theirs = {mode.name: mode.value for mode in InnerLoadMode if mode.name != "TMA_GATHER4"}
+    assert theirs == {"TMA": 0, "CP_ASYNC": 2}
     assert [mode.value for mode in InnerStoreMode] == [0, 1, 2]
     assert {mode.name: mode.value for mode in OuterStoreMode} == {"TMA": 0, "STG": 1, "TMA_1D": 2}

@@ -1,6 +1,7 @@
 """The compile key moves with every field of a configuration, and with nothing else."""
 
 from dataclasses import dataclass, fields, make_dataclass, replace
+from enum import Enum
 
 import pytest
 
@@ -110,3 +111,17 @@ def test_a_missing_compiler_is_named(monkeypatch):
         "no-such-compiler not installed in kernels_sm100.launch: got no such package, wanted CuTe "
         "DSL, which compiles the kernels; pip install 'maskplan[sm100]'."
     )
+
+
+def test_enums_are_told_apart_by_name_and_by_class():
+    class Load(Enum):
+        TMA = 0
+        COPY = 1
+
+    class Store(Enum):
+        TMA = 0
+
+    holder = make_dataclass("Made", [("mode", Enum)], frozen=True)
+    keys = {compile_key(holder(mode)) for mode in (Load.TMA, Load.COPY, Store.TMA)}
+
+    assert len(keys) == 3
