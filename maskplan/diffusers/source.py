@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskplan.attention import backends
+from maskplan.attention.ahead import lowered_ahead
 from maskplan.book import PlanBook, PlanKeyError
 from maskplan.build.slices import boxes, plan_of_slices
 from maskplan.diffusers.processors import Planned
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.lower.lowered import LIST_ENGINES, LoweredPlan
+from maskplan.lower.lowered import LoweredPlan
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance, shared_layout
@@ -117,21 +117,10 @@ def ready(plan: Plan, like: Tensor, options: Mapping[str, Any]) -> Plan | Lowere
         like: as in `Place`.
         options: of `attention`: backend and deterministic.
     """
-    if like.device.type == "cpu" and options["backend"] not in LIST_ENGINES:
-        return plan
-    moved = plan.to(like.device)
     q = like.expand(1, plan.seqlen_q, -1, -1)
-    answers = backends(q, q, q, moved, deterministic=options["deterministic"])
-    asked = options["backend"]
-    names = [one.name for one in answers if one.usable and asked in ("auto", one.name)]
-    if not names or names[0] not in LIST_ENGINES:
-        return moved  # the reference runs it as it is; and where nothing can, attention says why
-    heads, head_dim = like.shape[2:]
-    directions = ("loop_q",) if like.requires_grad else ()
-    shape: dict[str, Any] = {"head_dim": head_dim, "heads": heads, "kv_heads": heads}
-    if names[0] == "flex":
-        shape["arch"] = like.device.type
-    return plan.lower(names[0], backward=directions, **shape).to(like.device)
+    return lowered_ahead(
+        plan, q, q, q, backend=options["backend"], deterministic=options["deterministic"]
+    )
 
 
 def held_keys(order: TokenOrder, text_lengths: tuple[int, ...]) -> Tensor:

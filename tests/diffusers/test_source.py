@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import maskplan as mp
+from maskplan.attention import flex, sm100, sm100_kernels
 from maskplan.diffusers import source
 from maskplan.diffusers.models import query_like
 from maskplan.video import Grid, TokenOrder
@@ -40,20 +41,40 @@ def test_nothing_held_is_an_empty_plan():
 @pytest.mark.parametrize("grad", [True, False])
 def test_plans_for_engines_of_others_are_lowered_ahead(monkeypatch, grad):
     """On a machine whose flex backend works: here it is said to."""
-    answers = (
-        mp.BackendStatus(name="fa4", reason="no GPU"),
-        mp.BackendStatus(name="flex", reason=None),
-        mp.BackendStatus(name="reference", reason=None),
-    )
-    monkeypatch.setattr(source, "backends", lambda *_, **__: answers)
+    monkeypatch.setattr(flex, "supports", lambda _: None)
     plan = mp.causal(256, 256, block_size=(128, 128))
     like = torch.empty(1, 1, 6, 32, requires_grad=grad)
 
-    ready = source.ready(plan, like, {"backend": "flex", "deterministic": False})
+    ready = source.ready(plan, like, {"backend": "auto", "deterministic": False})
 
     lists = ready.lists
     assert (ready.engine, lists.heads, lists.kv_heads, lists.head_dim) == ("flex", 6, 6, 32)
     assert (lists.backward is not None) == grad
+
+
+@pytest.mark.parametrize("block_size", [(128, 128), (384, 384)])
+def test_auto_s_choice_of_our_own_kernels_is_lowered_ahead(monkeypatch, block_size):
+    """As on a B200 without flash-attn-4; blocks that are cut too, which on the GPU they are not."""
+    monkeypatch.setattr(sm100, "supports", sm100_kernels.refused)
+    monkeypatch.setattr(sm100_kernels, "missing", lambda: None)
+    plan = mp.causal(768, 768, block_size=block_size)
+    like = torch.empty(1, 1, 6, 64, dtype=torch.bfloat16)
+
+    ready = source.ready(plan, like, {"backend": "auto", "deterministic": False})
+
+    assert (ready.engine, ready.target.head_dim) == ("sm100", 64)
+    assert ready.forward.row_ptr.numel() == 768 // 256 + 1
+    q = like.new_zeros(1, 768, 6, 64)
+    said = {one.name: one.reason for one in mp.backends(q, q, q, ready)}
+    assert said["sm100"] is None
+
+
+def test_what_runs_plans_as_they_are_gets_the_plan():
+    plan = mp.causal(256, 256, block_size=(128, 128))
+    like = torch.empty(1, 1, 6, 32)
+
+    for backend in ("auto", "cpu", "reference"):
+        assert source.ready(plan, like, {"backend": backend, "deterministic": False}) is plan
 
 
 def test_engines_that_cannot_are_left_to_attention_to_refuse():
