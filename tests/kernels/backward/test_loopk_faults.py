@@ -1,0 +1,71 @@
+"""Faults that a LoopK kernel has had, planted: each is found.
+
+Five of them made it hang, and one overwrote dV in tensor memory before it was read, which a
+tolerance of 15 to 85 % of the elements let through.
+"""
+
+import numpy as np
+import pytest
+
+from kernels_sm100.backward_config import BackwardConfig
+from kernels_sm100.errors import BarrierOverrun, Deadlock, RaceError
+from tests.kernels.backward.run import judge, problem
+
+CONFIG = BackwardConfig(direction="loop_k", head_dim=64)
+FAULTS = {
+    "K waits for the barrier of Q": (
+        Deadlock,
+        "cute.arch.mbarrier_wait(barriers.k_empty + slot, phase)\n" + 20 * " " + "with",
+        "cute.arch.mbarrier_wait(barriers.q_empty, q_phase)\n" + 20 * " " + "with",
+    ),
+    "K of a step is wanted before that of the last is released": (
+        Deadlock,
+        "K_STAGES = 2",
+        "K_STAGES = 1",
+    ),
+    "dQ waits in every step for what its end says": (
+        Deadlock,
+        "b = frag_k_t[None, None, None, before]\n" + 24 * " ",
+        "b = frag_k_t[None, None, None, before]\n"
+        + 24 * " "
+        + "wait_tmem(barriers.dq_full, q_phase ^ 1)\n"
+        + 24 * " ",
+    ),
+    "more warps are waited for than add dK and dV": (
+        Deadlock,
+        "init_all(getattr(barriers, name), 1, GROUP_WARPS)",
+        "init_all(getattr(barriers, name), 1, COMPUTE_WARPS)",
+    ),
+    "the phase of Q stands still": (
+        (Deadlock, RaceError, BarrierOverrun),
+        "q_phase ^= 1\n                        with",
+        "q_phase ^= 0\n                        with",
+    ),
+    "dV is overwritten before it is read": (
+        RaceError,
+        "wait_tmem(barriers.dv_empty, dv_phase)",
+        "pass",
+    ),
+}
+
+
+def two_items():
+    """Three blocks for one Q tile, two for the next."""
+    mask = np.ones((1, 1, 256, 384), dtype=bool)
+    mask[..., 128:, 128:256] = False
+    return mask
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults_are_found(backward_kernel, tmp_path, name):
+    pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
+    from tests.kernels.backward.mutant import plant
+
+    error, old, new = FAULTS[name]
+    given = problem(CONFIG, two_items())
+    judge(given, backward_kernel(CONFIG).run(given))
+
+    faulty = plant(tmp_path, CONFIG, ("backward_loopk", old, new))
+
+    with pytest.raises(error):
+        faulty.run(given)
