@@ -1,12 +1,14 @@
 """The fa4 backend where there is no GPU: what it refuses, and how it calls flash-attn-4."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import maskplan as mp
-from maskplan.attention import fa4, fa4_kernels
+from maskplan.attention import fa4, fa4_inputs, fa4_kernels
 from maskplan.attention.metadata import LoweredFor, Metadata
 from maskplan.lower.engine_lists import fa4_lists
 
@@ -178,6 +180,29 @@ def test_a_deterministic_backward_says_in_which_order(recorder):
     assert given["deterministic"]
     assert given["block_sparse_tensors"].dq_write_order is lists.backward.dq_write_order
     assert given["block_sparse_tensors"].spt is False
+
+
+def test_native_lists_are_made_once_and_live_no_longer_than_the_plan(recorder):
+    plan = mp.causal(300, 300, align="top_left", block_size=(128, 128))
+    lists = fa4_lists(plan, arch="sm100", head_dim=128, heads=2, kv_heads=2)
+    q, k, v = (draw(1, 300, 2, 128) for _ in range(3))
+    held = len(fa4_inputs._made)
+    for deterministic in (False, True, False, True):
+        fa4.fa4_forward(q, k, v, lists, scale=0.5)
+        given = (*results(q, v), None)
+        fa4.fa4_backward(q, k, v, *given, lists, scale=0.5, deterministic=deterministic)
+    forward = {id(call[-1]["block_sparse_tensors"]) for call in recorder.calls[0::2]}
+    backward = [id(call[-1]["block_sparse_tensors"]) for call in recorder.calls[1::2]]
+    gone = weakref.ref(lists)
+    recorder.calls.clear()
+    del lists
+    gc.collect()
+
+    assert len(forward) == 1
+    assert backward[:2] == backward[2:]
+    assert backward[0] != backward[1]
+    assert gone() is None
+    assert len(fa4_inputs._made) == held
 
 
 def test_whole_plans_have_no_mask_function(recorder):

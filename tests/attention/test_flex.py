@@ -4,7 +4,9 @@ On a CPU the compiler's code for FlexAttention has no lse, and does not build wh
 captured tensors are left open; so there they are constants.
 """
 
+import gc
 import shutil
+import weakref
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from torch.utils import _pytree as pytree
 import maskplan as mp
 from maskplan.attention import flex
 from maskplan.lower.engine_lists import flex_lists
+from maskplan.lower.packing import pack
 from tests.attention.problems import problem
 
 # Eager attention is what some tests are after; its hint to compile is for GPUs.
@@ -126,6 +129,21 @@ def test_more_shapes_than_dynamo_compiles_of_one_function(monkeypatch):
     flex.compiled.cache_clear()
 
     assert counter.frame_count == 12
+
+
+def test_inputs_are_kept_with_the_lists_and_hold_no_copies():
+    """A plan in static memory that is written again is seen by the next call."""
+    case = problem(masks("bits"), (64, 64), heads=2)
+    lists = flex_lists(case.plan, head_dim=16, heads=2, kv_heads=2)
+    first = flex._kept_inputs(lists)
+    own = {tensor.untyped_storage().data_ptr() for tensor in pack(lists).tensors}
+
+    assert flex._kept_inputs(lists) is first
+    assert {x.untyped_storage().data_ptr() for x in pytree.tree_leaves(first)} <= own
+    gone = weakref.ref(lists)
+    del lists
+    gc.collect()
+    assert gone() is None
 
 
 def test_gradients_need_lists_of_the_backward():
