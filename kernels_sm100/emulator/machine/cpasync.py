@@ -34,6 +34,7 @@ def copy(
             shared.misaligned(warp, "cp.async", origin if offset % size == 0 else offset, size)
         shared.check_target(warp, warp.cta.shared, offset, size, "cp.async")
         _copy_one(warp, lane, offset, origin, size, count)
+        warp.grid.report.counts["cp_async_bytes"] += count
 
 
 def _copy_one(warp: "Warp", lane: int, offset: int, origin: int, size: int, count: int) -> None:

@@ -28,9 +28,10 @@ ASYNC = """
 def test_copies_in_groups(schedule, taken, kept):
     a, out = numbers(), aligned((32, 2), np.float32)
 
-    run(ASYNC.replace("TAKEN", taken), out, a, schedule=schedule)
+    report = run(ASYNC.replace("TAKEN", taken), out, a, schedule=schedule)
 
     np.testing.assert_array_equal(out, np.stack([a[1::4], a[1::4] * kept], axis=1))
+    assert report.counts["cp_async_bytes"] == 32 * (16 + int(taken))
 
 
 @pytest.mark.parametrize("wait", ["cp.async.wait_group 1;", "cp.async.wait_all;"])
