@@ -103,22 +103,6 @@ def put_row(source, at, features, target, start, step, position):
 
 
 @kernel
-def set_bits(words, start, tile, tile_at, rows, row_words, column, position, full):
-    """Add one key as column `position` of a mask with TILE // 32 words a row, of `rows` rows.
-
-    Row r takes its bit from column `column` of the tile whose row r starts at tile_at + r *
-    row_words; a `full` key is kept by all.
-    """
-    out = start + position // 32
-    place = np.int32(position % 32)
-    for r in range(rows):
-        bit = np.int32(1)
-        if not full:
-            bit = (tile[tile_at + r * row_words + column // 32] >> np.int32(column % 32)) & 1
-        words[out + r * (TILE // 32)] |= np.int32(bit << place)
-
-
-@kernel
 def score(q, keys, rows, count, features, scores, bits, masked, scale):
     """Scores of `rows` queries with `count` keys, -inf where a pair is not kept and past `count`.
 

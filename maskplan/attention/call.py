@@ -31,6 +31,7 @@ class AttentionCall:
         layout: how results lie in memory, "bshd" or "bhsd"; shapes are always [B, S, H, F].
         backward: "auto", "loop_q" or "loop_k".
         deterministic: whether equal calls must give equal bits.
+        lse: whether lse is wanted; a traced backend may give None where it is not.
     """
 
     q: Tensor
@@ -41,11 +42,14 @@ class AttentionCall:
     layout: str = "bshd"
     backward: str = "auto"
     deterministic: bool = False
+    lse: bool = True
 
     @property
     def plan(self) -> Plan:
-        """The plan that was lowered."""
-        return self.lowered.plan
+        """The plan that was lowered, of which there is none for token tiles."""
+        plan = self.lowered.plan
+        assert plan is not None, "backends look at `lowered.gathered` first"
+        return plan
 
     @property
     def batch(self) -> int:
@@ -65,15 +69,15 @@ class AttentionCall:
     @property
     def pattern(self) -> Tensor:
         """int32 [B, HQ]: the pattern of each query head."""
-        pattern = self.plan.pattern_id
-        if self.plan.heads != 1:
-            pattern = pattern.repeat_interleave(self.heads // self.plan.heads, dim=1)
+        pattern = self.lowered.pattern_id
+        if self.lowered.heads != 1:
+            pattern = pattern.repeat_interleave(self.heads // self.lowered.heads, dim=1)
         return pattern.expand(self.batch, self.heads)
 
     @property
     def empty(self) -> bool:
         """Whether there is no query, or no key, at all."""
-        return 0 in (self.batch, self.heads, self.plan.seqlen_q, self.plan.seqlen_k)
+        return 0 in (self.batch, self.heads, self.lowered.seqlen_q, self.lowered.seqlen_k)
 
     def new(self, like: Tensor, features: int, dtype: torch.dtype) -> Tensor:
         """Room [B, S, H, features] for the tokens and heads of `like`, laid out as `layout`."""

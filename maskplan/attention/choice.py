@@ -65,7 +65,7 @@ def metadata(
         head_dim_v=head_dim_v,
         geometry=lowered.geometry,
         plan_heads=plan_heads,
-        partial=lowered.plan.tile_id is not None,
+        partial=lowered.plan is None or lowered.plan.tile_id is not None,
         layout=layout,
         backward=backward,
         deterministic=deterministic,

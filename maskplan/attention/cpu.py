@@ -8,12 +8,15 @@ NOTE [Who owns the gradients]: five products make a backward, if each pair of bl
 once. Visiting key by key (`loop_q`) keeps dK and dV of the keys at hand in cache; dQ then has
 several authors. Each stripe of keys gets a dQ buffer of its own, filled in a fixed order, and the
 stripes are summed in a fixed order: no locks, and the same bits every time for one number of
-threads. `loop_k` is the mirror image, and the one for key blocks of a few tokens, which have to be
-gathered. "auto" takes `loop_k` for those and `loop_q` otherwise.
+threads. `loop_k` is the mirror image, and the one for keys that are gathered. "auto" takes `loop_k`
+for those and `loop_q` otherwise.
+
+Where a plan's keys lie apart they are gathered, and not walked in blocks: NOTE [Blocks or tokens].
 
 Memory beyond inputs and results: float copies of k and v in panels (in the backward, of what the
 loop streams: q and dO, or k and v), about 1 MiB of work space a thread, and the stripes' buffers,
-at most `STRIPE_BUDGET` bytes or one buffer. Nothing grows with SQ * SK.
+at most `STRIPE_BUDGET` bytes or one buffer; where keys are gathered no panels, but 4 bytes for each
+key listed. Nothing grows with SQ * SK.
 """
 
 from typing import Any
@@ -22,14 +25,16 @@ import torch
 from torch import Tensor
 
 from maskplan.attention import cpu_inputs as inputs
+from maskplan.attention import gather
 from maskplan.attention.call import AttentionCall
 from maskplan.attention.metadata import Metadata
 from maskplan.attention.operands import Lists, Panels, Rows
 from maskplan.attention.workers import PIECES_PER_THREAD, even_pieces, run_pieces
+from maskplan.lower.gathered import GatheredLists
 from maskplan.lower.plan_cache import Lowering
 
 NAME = "cpu"
-ENGINES = ("plan", "cpu")
+ENGINES = ("plan", "cpu", "tokens")
 OPERATOR = True
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # Stripes are made while their buffers fit; fewer stripes keep fewer threads busy.
@@ -38,8 +43,6 @@ _STRIPES_PER_THREAD = 2
 # `loop_q` gathers queries of smaller blocks: a product this shallow would spend its time loading
 # and storing dK and dV.
 _SMALLEST_Q_BLOCK = 16
-# Key blocks that panels would pad by more than this are gathered.
-_MOST_PADDING = 1.25
 
 
 def supports(asked: Metadata) -> str | None:
@@ -58,18 +61,26 @@ def lowering(asked: Metadata) -> Lowering:
 
 def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """(out [B, SQ, HQ, DV] in the dtype of q, lse [B, HQ, SQ] in the dtype of computation)."""
-    dtype = inputs.compute_dtype(call)
-    out = call.new(call.q, int(call.v.shape[3]), dtype)
-    lse = torch.empty(call.batch, call.heads, call.plan.seqlen_q, dtype=dtype, device="cpu")
     if call.empty:
-        return out.zero_().to(call.q.dtype), lse.fill_(-torch.inf)
+        out = call.new(call.q, int(call.v.shape[3]), call.q.dtype).zero_()
+        shape = (call.batch, call.heads, call.lowered.seqlen_q)
+        return out, torch.full(shape, -torch.inf, dtype=inputs.compute_dtype(call), device="cpu")
+    lists = gather.lists_of(call)
+    return _by_blocks(call) if lists is None else gather.forward(call, lists)
+
+
+def _by_blocks(call: AttentionCall) -> tuple[Tensor, Tensor]:
     from maskplan.attention import block_kernel, forward_kernel, pack_kernel
 
-    block_k = call.plan.block_size[1]
+    dtype, block_k = inputs.compute_dtype(call), call.plan.block_size[1]
+    out = call.new(call.q, int(call.v.shape[3]), dtype)
+    lse = torch.empty(call.batch, call.heads, call.plan.seqlen_q, dtype=dtype, device="cpu")
     lists = inputs.query_lists(call)
     q = inputs.tokens(call.q, dtype)
+    keys = Panels(inputs.packed(pack_kernel.pack_columns, call.k, block_k, dtype), 0, 0)
+    values = Panels(inputs.packed(pack_kernel.pack_rows, call.v, block_k, dtype), 0, 0)
     rest = (
-        inputs.bad_blocks(call, block_k, call.v),
+        inputs.bad_blocks(call.v, block=block_k, partial=call.plan.tile_id is not None),
         inputs.tokens(out, dtype),
         inputs.flat(lse),
         inputs.scalar(call.scale, dtype),
@@ -77,19 +88,9 @@ def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
     parts = -(-lists.block_q // block_kernel.TILE)
     work = (inputs.counts(lists) + 1).reshape(-1).repeat(parts)
     bounds = even_pieces(work, PIECES_PER_THREAD * torch.get_num_threads())
-    if _gathers_keys(call):
-        k, v = inputs.tokens(call.k, dtype), inputs.tokens(call.v, dtype)
 
-        def run(first: int, last: int) -> None:
-            forward_kernel.forward_gather(first, last, lists, q, k, v, *rest)
-    else:
-        keys = inputs.packed(pack_kernel.pack_columns, call.k, block_k, dtype)
-        values = inputs.packed(pack_kernel.pack_rows, call.v, block_k, dtype)
-
-        def run(first: int, last: int) -> None:
-            forward_kernel.forward_blocks(
-                first, last, lists, q, Panels(keys, 0, 0), Panels(values, 0, 0), *rest
-            )
+    def run(first: int, last: int) -> None:
+        forward_kernel.forward_blocks(first, last, lists, q, keys, values, *rest)
 
     run_pieces(run, bounds, _multiplications(call, lists))
     return out.to(call.q.dtype), lse
@@ -113,12 +114,22 @@ def backward(
     wide = inputs.converted(call, dtype)
     dout = dout.to(dtype)
     stats = _row_stats(wide, out, lse, dout, dlse)
-    loop = call.backward
-    if loop == "auto":
-        loop = "loop_k" if _gathers_keys(call) else "loop_q"
-    run = _loop_k if loop == "loop_k" else _loop_q
-    dq, dk, dv = run(wide, dout, stats, dtype)
+    lists = None if call.backward == "loop_q" else gather.lists_of(call)
+    if lists is not None:
+        dq, dk, dv = _gathered(wide, lists, dout, stats)
+    else:
+        run = _loop_k if call.backward == "loop_k" else _loop_q
+        dq, dk, dv = run(wide, dout, stats, dtype)
     return dq.to(call.q.dtype), dk.to(call.k.dtype), dv.to(call.v.dtype)
+
+
+def _gathered(
+    call: AttentionCall, lists: GatheredLists, dout: Tensor, stats: tuple[Any, Any]
+) -> tuple[Tensor, Tensor, Tensor]:
+    widths = sum(inputs.padded(int(x.shape[3]), call.q.dtype) for x in (call.k, call.v))
+    stripes = _stripes(call, widths * call.k[..., 0].numel() * call.q.dtype.itemsize)
+    dq, *partial = gather.backward(call, lists, dout, stats, stripes)
+    return dq, *_summed(call, partial)
 
 
 def _row_stats(
@@ -127,7 +138,7 @@ def _row_stats(
     """(lse as an exponent of 2, rowsum(out * dout) - dlse), each flat [B * HQ * SQ]."""
     from maskplan.attention import pack_kernel
 
-    dtype, seqlen = call.q.dtype, call.plan.seqlen_q
+    dtype, seqlen = call.q.dtype, call.lowered.seqlen_q
     rows = lse.numel()
     given = inputs.empty_array(dtype) if dlse is None else inputs.numbers(dlse, dtype)
     sides = (
@@ -159,7 +170,11 @@ def _loop_q(
             inputs.packed(pack_kernel.pack_rows, call.q, bq, dtype),
             inputs.packed(pack_kernel.pack_rows, dout, bq, dtype),
         )
-    bad = (inputs.bad_blocks(call, bk, call.k), inputs.bad_blocks(call, bq, call.q, dout))
+    partial_blocks = call.plan.tile_id is not None
+    bad = (
+        inputs.bad_blocks(call.k, block=bk, partial=partial_blocks),
+        inputs.bad_blocks(call.q, dout, block=bq, partial=partial_blocks),
+    )
     width = inputs.padded(int(call.q.shape[3]), dtype)
     stripes = _stripes(call, width * call.q[..., 0].numel() * dtype.itemsize)
     runs = inputs.runs_of(call, lists, stripes)
@@ -192,15 +207,16 @@ def _loop_k(
 
     bq, bk = call.plan.block_size
     lists = inputs.query_lists(call)
-    gather = _gathers_keys(call)
-    panels = (inputs.empty_array(dtype),) * 3
-    if not gather:
-        panels = (
-            inputs.packed(pack_kernel.pack_columns, call.k, bk, dtype),
-            inputs.packed(pack_kernel.pack_columns, call.v, bk, dtype),
-            inputs.packed(pack_kernel.pack_rows, call.k, bk, dtype),
-        )
-    bad = (inputs.bad_blocks(call, bq, call.q, dout), inputs.bad_blocks(call, bk, call.k))
+    panels = (
+        inputs.packed(pack_kernel.pack_columns, call.k, bk, dtype),
+        inputs.packed(pack_kernel.pack_columns, call.v, bk, dtype),
+        inputs.packed(pack_kernel.pack_rows, call.k, bk, dtype),
+    )
+    partial_blocks = call.plan.tile_id is not None
+    bad = (
+        inputs.bad_blocks(call.q, dout, block=bq, partial=partial_blocks),
+        inputs.bad_blocks(call.k, block=bk, partial=partial_blocks),
+    )
     widths = [inputs.padded(int(x.shape[3]), dtype) for x in (call.k, call.v)]
     stripes = _stripes(call, sum(widths) * call.k[..., 0].numel() * dtype.itemsize)
     runs = inputs.runs_of(call, lists, stripes)
@@ -221,20 +237,11 @@ def _loop_k(
 
     def run(first: int, last: int) -> None:
         loop_k_kernel.loop_k(
-            first, last, runs, lists, q, k, v, grad, panels, stats, bad, *results, scale, gather
+            first, last, runs, lists, q, k, v, grad, panels, stats, bad, *results, scale
         )
 
     run_pieces(run, list(range(len(runs) + 1)), _multiplications(call, lists))
-    dk, dv = (
-        _sum_stripes(partial, call.new(like, int(like.shape[3]), dtype))
-        for partial, like in ((partial_k, call.k), (partial_v, call.v))
-    )
-    return dq, dk, dv
-
-
-def _gathers_keys(call: AttentionCall) -> bool:
-    bk = call.plan.block_size[1]
-    return inputs.padded(bk, inputs.compute_dtype(call)) > _MOST_PADDING * bk
+    return dq, *_summed(call, [partial_k, partial_v])
 
 
 def _stripes(call: AttentionCall, buffer_bytes: int) -> int:
@@ -242,6 +249,15 @@ def _stripes(call: AttentionCall, buffer_bytes: int) -> int:
     units = call.batch * call.heads // call.group
     wanted = -(-_STRIPES_PER_THREAD * torch.get_num_threads() // units)
     return max(1, min(wanted, STRIPE_BUDGET // max(buffer_bytes, 1)))
+
+
+def _summed(call: AttentionCall, partial: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The gradients of k and v, from the stripes of both."""
+    dk, dv = (
+        _sum_stripes(part, call.new(like, int(like.shape[3]), call.q.dtype))
+        for part, like in zip(partial, (call.k, call.v), strict=True)
+    )
+    return dk, dv
 
 
 def _sum_stripes(partial: Tensor, out: Tensor) -> Tensor:

@@ -142,10 +142,10 @@ def packed(pack: Callable[..., None], tensor: Tensor, block: int, dtype: torch.d
     return out
 
 
-def bad_blocks(call: AttentionCall, block: int, *tensors: Tensor) -> Any:
+def bad_blocks(*tensors: Tensor, block: int, partial: bool) -> Any:
     """uint8 [B * H * blocks]: 1 where a block of one of `tensors` [B, S, H, F] is not all finite.
 
-    All 0 when the plan has only full blocks: see NOTE [Non-finite values].
+    All 0 unless some tile of scores may be `partial`: see NOTE [Non-finite values].
     """
     batch, seqlen, heads, _ = tensors[0].shape
     blocks = -(-seqlen // block)
@@ -153,7 +153,7 @@ def bad_blocks(call: AttentionCall, block: int, *tensors: Tensor) -> Any:
     for tensor in tensors:
         wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
         # One sum is cheaper than a mask, and not finite if any element is not.
-        if call.plan.tile_id is not None and not tensor.sum(dtype=wide).isfinite():
+        if partial and not tensor.sum(dtype=wide).isfinite():
             bad[:, :, :seqlen] |= ~tensor.isfinite().all(-1).transpose(1, 2)
     return bad.reshape(batch * heads * blocks, block).any(-1).to(torch.uint8).numpy()
 

@@ -7,17 +7,24 @@ import torch
 from torch import Tensor
 
 from maskplan.attention import direct, operators
-from maskplan.attention.arguments import check_cache, check_flag, plain_scale
+from maskplan.attention.arguments import (
+    check_cache,
+    check_flag,
+    check_plan_type,
+    plain_scale,
+)
 from maskplan.attention.call import AttentionCall, checked
 from maskplan.attention.choice import BACKENDS, BackendStatus, decide, metadata, named, status
 from maskplan.attention.dispatch_keys import in_transform
 from maskplan.attention.metadata import Metadata
+from maskplan.attention.tiled import resolved
 from maskplan.attention.signature import SettledCalls, plain, signature_of
 from maskplan.errors import UnsupportedError, sentence
 from maskplan.geometry import Geometry
 from maskplan.lower.lowered import LoweredPlan, as_it_is
 from maskplan.lower.packing import Packed
 from maskplan.lower.plan_cache import PlanCache
+from maskplan.lower.token_tiles import TokenTiles
 from maskplan.plan import Plan
 
 _SETTLED = SettledCalls()
@@ -28,7 +35,7 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    plan: Plan | LoweredPlan,
+    plan: Plan | LoweredPlan | TokenTiles,
     *,
     scale: float | None = None,
     layout: str = "bshd",
@@ -45,7 +52,7 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    plan: Plan | LoweredPlan,
+    plan: Plan | LoweredPlan | TokenTiles,
     *,
     scale: float | None = None,
     layout: str = "bshd",
@@ -61,7 +68,7 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    plan: Plan | LoweredPlan,
+    plan: Plan | LoweredPlan | TokenTiles,
     *,
     scale: float | None = None,
     layout: str = "bshd",
@@ -85,8 +92,8 @@ def attention(
         q: [B, SQ, HQ, D] of float32, bfloat16, float16 or float64; any strides.
         k: [B, SK, HK, D], HQ a multiple of HK; query head h reads KV head h // (HQ / HK).
         v: [B, SK, HK, DV].
-        plan: for these lengths, with batch 1 or B and heads 1, HK or HQ; or what `plan.lower`
-            made of it for an engine.
+        plan: for these lengths, with batch 1 or B and heads 1, HK or HQ; what `plan.lower` made of
+            it for an engine; or token tiles, whose lists "cpu" and "reference" gather.
         scale: factor of the scores; None for 1 / sqrt(D).
         layout: "bshd", as written here, or "bhsd", with heads before tokens in q, k, v and out.
         backend: "auto", "fa4", "sm100", "flex", "cpu", "reference" or "sm100-emulated". "auto"
@@ -121,12 +128,14 @@ def attention(
 
 
 def run(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, *, scale: float | None, layout: str,
-    backend: str, backward: str, deterministic: bool, cache: PlanCache | None,
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan | TokenTiles, *,
+    scale: float | None, layout: str, backend: str, backward: str, deterministic: bool,
+    cache: PlanCache | None,
 ) -> tuple[str, Tensor, Tensor]:  # fmt: skip
     """`attention` as it comes: (backend, out [B, SQ, HQ, DV], lse in the computation's dtype)."""
     check_flag("deterministic", deterministic)
     check_cache(cache)
+    plan = check_plan_type(resolved(plan, cache))
     q, k, v = _autocast(q, k, v)
     signature = signature_of(q, k, v, plan, layout, backend, backward, deterministic)
     name = None if signature is None else _SETTLED.get(signature)
@@ -179,7 +188,7 @@ def backends(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    plan: Plan | LoweredPlan,
+    plan: Plan | LoweredPlan | TokenTiles,
     *,
     layout: str = "bshd",
     backward: str = "auto",
@@ -190,6 +199,7 @@ def backends(
     Arguments and errors as in `attention`.
     """
     check_flag("deterministic", deterministic)
+    plan = check_plan_type(resolved(plan))
     q, k, v = _autocast(q, k, v)
     q, k, v, known = checked(q, k, v, plan, layout=layout, backward=backward)
     facts = _facts(q, k, v, known, operands(known).spec, layout, backward, deterministic)

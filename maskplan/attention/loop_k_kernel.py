@@ -1,24 +1,14 @@
 """The CPU backward that owns queries: one task is a run of query blocks under one KV head.
 
 dQ of up to TILE queries stays in cache while the keys they visit stream past; dK and dV are added
-to buffers that belong to the task's stripe. It is the one for key blocks of a few tokens, which are
-gathered.
+to buffers that belong to the task's stripe.
 """
 
 import numpy as np
 
-from maskplan.attention.block_kernel import (
-    SCORE_STRIDE,
-    TILE,
-    put_columns,
-    put_numbers,
-    put_row,
-    set_bits,
-    squares,
-    tile_bits,
-)
+from maskplan.attention.block_kernel import SCORE_STRIDE, TILE, put_row, tile_bits
 from maskplan.attention.gradient_kernel import KeySide, QuerySide, attend_grad, scratch
-from maskplan.attention.loop_q_kernel import key_side, store_rows
+from maskplan.attention.loop_q_kernel import store_rows
 from maskplan.attention.operands import Panels, Rows
 from maskplan.attention.vectors import VECTOR_BYTES
 from maskplan.jit import kernel
@@ -60,61 +50,7 @@ def stream_blocks(query, rows, unit, block, top, lists, features, panels, bad, d
 
 
 @kernel
-def stream_gather(query, rows, unit, block, top, lists, k, v, keys, bad, dk, dv, work, scale):
-    """As `stream_blocks`, for key blocks too small to be panels: TILE keys at a time."""
-    near, bits, keys_of, k_rows, v_rows = keys
-    bad_query, bad_keys = bad
-    blocks = (lists.seqlen_k + lists.block_k - 1) // lists.block_k
-    store = unit // lists.group
-    kv_heads = lists.heads // lists.group
-    k_at = store // kv_heads * k.batch + store % kv_heads * k.head
-    v_at = store // kv_heads * v.batch + store % kv_heads * v.head
-    line = np.int64(lists.pattern[unit]) * lists.rows + block
-    count, masked, unsafe = 0, False, bad_query
-    bits.data[:] = 0
-    stop = lists.row_ptr[line + 1]
-    for entry in range(lists.row_ptr[line], stop):
-        col = np.int64(lists.col[entry])
-        tile = np.int64(lists.tile_id[entry]) if lists.tile_id.size else -1
-        size = min(lists.block_k, lists.seqlen_k - col * lists.block_k)
-        tile_at = (max(tile, 0) * lists.block_q + top) * lists.words
-        for within in range(size):
-            token = col * lists.block_k + within
-            k_token, v_token = k_at + token * k.token, v_at + token * v.token
-            put_numbers(k.data, k_token, k.features, k_rows, count * k.features)
-            put_numbers(v.data, v_token, v.features, v_rows, count * v.features)
-            put_row(k.data, k_token, k.features, near.k_panels.data, 0, near.k_panels.step, count)
-            if lists.tile_id.size:
-                set_bits(
-                    bits.data, 0, lists.tiles, tile_at, rows, lists.words, within, count, tile < 0
-                )
-            keys_of[count] = store * lists.seqlen_k + token
-            masked |= tile >= 0
-            unsafe |= bad_keys[store * blocks + col] != 0
-            count += 1
-            if count == TILE or (entry + 1 == stop and within + 1 == size):
-                wide = squares(count)
-                put_columns(k_rows, 0, k.features, wide, k.features, near.k_columns.data, 0)
-                put_columns(v_rows, 0, v.features, wide, v.features, near.v_columns.data, 0)
-                near.dk.data[: wide * near.dk.stride] = 0
-                near.dv.data[: wide * near.dv.stride] = 0
-                attend_grad(
-                    query, near, rows, count, (k.features, v.features), bits, masked, unsafe,
-                    work[0], work[1], scale,
-                )  # fmt: skip
-                for c in range(count):
-                    at = dk.start + keys_of[c] * dk.stride
-                    for f in range(k.features):
-                        dk.data[at + f] += near.dk.data[c * near.dk.stride + f]
-                    at = dv.start + keys_of[c] * dv.stride
-                    for f in range(v.features):
-                        dv.data[at + f] += near.dv.data[c * near.dv.stride + f]
-                count, masked, unsafe = 0, False, bad_query
-                bits.data[:] = 0
-
-
-@kernel
-def loop_k(first, last, runs, lists, q, k, v, dout, panels, stats, bad, dq, dk, dv, scale, gather):
+def loop_k(first, last, runs, lists, q, k, v, dout, panels, stats, bad, dq, dk, dv, scale):
     """Runs [first, last) of the backward that owns queries.
 
     Args:
@@ -122,25 +58,17 @@ def loop_k(first, last, runs, lists, q, k, v, dout, panels, stats, bad, dq, dk, 
         runs: int64 [n, 4]: KV unit b * HK + h, stripe, first query block, end of query blocks.
         lists: `Lists` of the queries.
         q, k, v, dout: `Tokens`.
-        panels: (k columns, v columns, k panels), flat [B * HK, N, ...]; read unless `gather`.
+        panels: (k columns, v columns, k panels), flat [B * HK, N, ...].
         stats: (lse as an exponent of 2, delta), each [B * HQ * SQ].
         bad: (uint8 [B * HQ * M] of q or dout, [B * HK * N] of keys), 1 for NaN or infinity.
         dq: `Tokens`, written.
         dk, dv: `Rows` [stripes, B * HK * SK], whole panels wide, added to.
         scale: factor of the scores.
-        gather: whether key blocks are gathered token by token.
     """
     dtype = q.data.dtype
     width = 2 * VECTOR_BYTES // q.data.itemsize
     kv_heads = lists.heads // lists.group
     features = (q.features, v.features)
-    keys = (
-        key_side(features, q.data),
-        Rows(np.zeros(TILE * TILE // 32, np.int32), 0, TILE // 32),
-        np.zeros(TILE, np.int64),
-        np.zeros(TILE * k.features, dtype),
-        np.zeros(TILE * v.features, dtype),
-    )
     work = (np.zeros(TILE * SCORE_STRIDE, dtype), np.zeros(TILE * SCORE_STRIDE, dtype))
     grad = scratch(TILE, q.features, q.data)
     q_panels = Panels(np.zeros(TILE * grad.stride, dtype), 0, TILE * width)
@@ -175,15 +103,9 @@ def loop_k(first, last, runs, lists, q, k, v, dout, panels, stats, bad, dq, dk, 
                         q_panels, dout_panels, stats[0], stats[1],
                         unit * lists.seqlen_q + token, grad,
                     )  # fmt: skip
-                    if gather:
-                        stream_gather(
-                            query, rows, unit, block, top, lists, k, v, keys, bad_here, my_dk,
-                            my_dv, work, scale,
-                        )  # fmt: skip
-                    else:
-                        stream_blocks(
-                            query, rows, unit, block, top, lists, features, panels, bad_here,
-                            my_dk, my_dv, work, scale,
-                        )  # fmt: skip
+                    stream_blocks(
+                        query, rows, unit, block, top, lists, features, panels, bad_here, my_dk,
+                        my_dv, work, scale,
+                    )  # fmt: skip
                     dq_at = batch * dq.batch + head * dq.head + token * dq.token
                     store_rows(rows, grad, dq, dq_at)

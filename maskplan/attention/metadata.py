@@ -29,7 +29,9 @@ class LoweredFor:
     @classmethod
     def of(cls, plan: LoweredPlan) -> "LoweredFor":
         """What `plan` is for."""
-        lists, kernels = plan.lists, plan.target
+        lists, kernels, gathered = plan.lists, plan.target, plan.gathered
+        if plan.plan is None and gathered is not None:
+            return cls(packed=gathered.group if gathered.group > 1 else None)
         if lists is None and (kernels is None or kernels.arch == "cpu"):
             return cls(arch=None if kernels is None else "cpu")
         if lists is None:

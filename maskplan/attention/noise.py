@@ -18,7 +18,10 @@ def noise_call(
     seed: int,
 ) -> tuple[AttentionCall, Tensor, Tensor]:
     """(call, dout, dlse) of noise that fits the plan, all on the CPU."""
-    plan = (plan.plan if isinstance(plan, LoweredPlan) else plan).cpu()
+    if isinstance(plan, LoweredPlan):
+        assert plan.plan is not None, "a plan was lowered"
+        plan = plan.plan
+    plan = plan.cpu()
     query_heads = plan.heads if heads[0] is None else integer(heads[0], "heads", low=1)
     kv_heads = query_heads if heads[1] is None else integer(heads[1], "kv_heads", low=1)
     noise = torch.Generator().manual_seed(seed)

@@ -69,3 +69,39 @@ class Lists(NamedTuple):
     block_k: int
     heads: int
     group: int
+
+
+class Gathers(NamedTuple):
+    """Lists of key tokens, by tile of query tokens: `GatheredLists` as the kernels take them.
+
+    A unit is a (batch, pack), where a pack is `pack` query heads that read the same keys of one KV
+    head: rows of a tile are (token, head in pack), heads fastest.
+
+    Attributes:
+        start, count: int64 and int32 [lists * tiles]: the keys of a list's tile.
+        keys: int32, flat.
+        bits: int32 words, flat [lists * tiles, tokens * per_token, words]; empty where every row
+            of a tile sees each of its keys.
+        chosen: int32 [B * HQ / pack], the list of each unit.
+        tokens: query tokens of a tile.
+        per_token: rows of bits of a token: 1, or `pack`.
+        words: 32-bit words of a row of bits.
+        tiles: tiles of a list.
+        seqlen_q, seqlen_k: tokens.
+        heads, group, pack: HQ, query heads per KV head, and those read together.
+    """
+
+    start: Any
+    count: Any
+    keys: Any
+    bits: Any
+    chosen: Any
+    tokens: int
+    per_token: int
+    words: int
+    tiles: int
+    seqlen_q: int
+    seqlen_k: int
+    heads: int
+    group: int
+    pack: int

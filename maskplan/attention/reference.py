@@ -23,12 +23,14 @@ from maskplan.attention.call import AttentionCall
 from maskplan.attention.dispatch_keys import hooks_allowed, with_autograd
 from maskplan.attention.metadata import Metadata
 from maskplan.bits import unpack
+from maskplan.geometry import WORD_BITS
+from maskplan.lower.gathered import GatheredLists
 from maskplan.lower.lowered import as_it_is
 from maskplan.lower.plan_cache import Lowering
 from maskplan.plan import FULL, Plan
 
 NAME = "reference"
-ENGINES = ("plan", "cpu")
+ENGINES = ("plan", "cpu", "tokens")
 OPERATOR = True
 # Numbers gathered at a time: keys per query, padded, times features.
 CHUNK_NUMBERS = 1 << 24
@@ -77,19 +79,21 @@ def backward(
 
 def exact(call: AttentionCall) -> AttentionCall:
     """The call with its plan on the CPU, where lists are read; waits for a GPU that holds it."""
-    if call.plan.device.type == "cpu":
+    if call.lowered.device.type == "cpu":
         return call
+    if call.lowered.plan is None:
+        return replace(call, lowered=call.lowered.to("cpu"))
     return replace(call, lowered=as_it_is(call.plan.cpu()))
 
 
 def attend(call: AttentionCall) -> tuple[Tensor, Tensor]:
     """(out [B, SQ, HQ, DV], lse [B, HQ, SQ]) of every query, in the dtype of q, differentiable."""
-    shape = (call.batch, call.heads, call.plan.seqlen_q)
+    shape = (call.batch, call.heads, call.lowered.seqlen_q)
     features = int(call.v.shape[3])
     if call.empty:
         out = call.new(call.q, features, call.q.dtype).zero_()
         return out, call.q.new_full(shape, -torch.inf)
-    rows = torch.arange(call.plan.seqlen_q, device="cpu")
+    rows = torch.arange(call.lowered.seqlen_q, device="cpu")
     outs, lses = [], []
     for b in range(call.batch):
         for h in range(call.heads):
@@ -107,9 +111,14 @@ def attend_rows(call: AttentionCall, b: int, h: int, rows: Tensor) -> tuple[Tens
     if not len(k):
         return q.new_zeros(len(q), v.shape[1]), q.new_full((len(q),), -torch.inf)
     pattern = int(call.pattern[b, h])
+    if call.lowered.plan is None:
+        assert call.lowered.gathered is not None, "token tiles have lists"
+        selected = _selected_of_lists(call.lowered.gathered, pattern, h % call.group, rows)
+    else:
+        selected = _selected(call.plan, pattern, rows)
     outs, lses = [q.new_empty(0, v.shape[1])], [q.new_empty(0)]
     start = 0
-    for keys in _chunks(call.plan, pattern, rows, int(k.shape[1] + v.shape[1])):
+    for keys in _chunks(selected, int(k.shape[1] + v.shape[1])):
         part = q[start : start + len(keys)]
         start += len(keys)
         inputs = (part, k, v, keys.to(q.device), call.scale)
@@ -165,16 +174,39 @@ def keys_of_block(plan: Plan, pattern: int, block: int) -> tuple[Tensor, Tensor]
     return torch.cat(keys), torch.cat(keep, dim=1)
 
 
-def _chunks(plan: Plan, pattern: int, rows: Tensor, features: int) -> Iterator[Tensor]:
-    """Selected keys of `rows`, int64 [r, K] padded with -1, a chunk of rows at a time, in order."""
-    waiting: list[Tensor] = []
-    widest, at = 1, -1
+def _selected(plan: Plan, pattern: int, rows: Tensor) -> Iterator[Tensor]:
+    """The keys of each query token of `rows`, int64 [n]."""
+    at = -1
     for row in rows.tolist():
         block, within = divmod(row, plan.block_size[0])
         if block != at:
             listed, keep = keys_of_block(plan, pattern, block)
             at = block
-        keys = listed[keep[within]]
+        yield listed[keep[within]]
+
+
+def _selected_of_lists(
+    lists: GatheredLists, number: int, head: int, rows: Tensor
+) -> Iterator[Tensor]:
+    """As `_selected`, for a list and a head in its group."""
+    for row in rows.tolist():
+        tile, within = divmod(row, lists.tokens)
+        line = number * lists.tiles + tile
+        start, count = int(lists.start[line]), int(lists.count[line])
+        keys = lists.keys[start : start + count].long()
+        if lists.bits is None:
+            yield keys
+            continue
+        own = within * lists.lists_per_token + (head if lists.lists_per_token > 1 else 0)
+        words = lists.bits[line, own]
+        yield keys[unpack(words, len(words) * WORD_BITS)[:count]]
+
+
+def _chunks(selected: Iterator[Tensor], features: int) -> Iterator[Tensor]:
+    """Selected keys of rows, int64 [r, K] padded with -1, a chunk of rows at a time, in order."""
+    waiting: list[Tensor] = []
+    widest = 1
+    for keys in selected:
         wider = max(widest, len(keys))
         if waiting and wider * (len(waiting) + 1) * features > CHUNK_NUMBERS:
             yield _pad(waiting)

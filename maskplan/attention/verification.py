@@ -11,14 +11,17 @@ from maskplan.attention.budget import Comparison, compare
 from maskplan.attention.call import AttentionCall
 from maskplan.attention.choice import named, status
 from maskplan.attention.dispatch import asked_of, run
+from maskplan.attention.gather import how_read
 from maskplan.attention.noise import noise_call, places
 from maskplan.attention.oracle import key_side, query_side
 from maskplan.attention.report import VerifyReport
+from maskplan.attention.tiled import plan_of, resolved
 from maskplan.device.place import placed
 from maskplan.errors import PlanTypeError, sentence
 from maskplan.geometry import integer
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.plan_cache import PlanCache
+from maskplan.lower.token_tiles import TokenTiles
 from maskplan.plan import Plan
 
 
@@ -41,7 +44,7 @@ class Results:
 
 
 def verify(
-    plan: Plan | LoweredPlan,
+    plan: Plan | LoweredPlan | TokenTiles,
     backend: str = "auto",
     *,
     device: torch.device | str | None = None,
@@ -60,7 +63,8 @@ def verify(
     so.
 
     Args:
-        plan: any plan; tensors are made for it.
+        plan: any plan, or token tiles, which are held to their `to_plan()`; tensors are made for
+            it.
         backend: as in `attention`.
         device: where the backend runs, and the float64 computation it is held to; None for where
             the plan is.
@@ -80,7 +84,10 @@ def verify(
         PlanTypeError: if a number is no integer, or `dtype` no floating dtype of torch.
         PlanError: if a number is out of range, or there is no such device here.
     """
-    known = check_plan_type(plan)
+    known, ran = check_plan_type(plan_of(plan)), check_plan_type(resolved(plan))
+    if isinstance(plan, TokenTiles):
+        heads = plan.heads * plan.rows_per_token if heads is None else heads
+        kv_heads = plan.heads if kv_heads is None else kv_heads
     place = known.device if device is None else placed(device)
     head_dim = integer(head_dim, "head_dim", low=1)
     head_dim_v = head_dim if head_dim_v is None else integer(head_dim_v, "head_dim_v", low=1)
@@ -88,7 +95,7 @@ def verify(
     dtype = _usual_dtype(backend) if dtype is None else _float_type(dtype)
     dims = (head_dim, head_dim_v)
     call, dout, dlse = noise_call(known, dims, (heads, kv_heads), dtype, backward, seed)
-    name, forward_alone, out, lse, dq, dk, dv = _found(call, known, place, backend, dout, dlse)
+    name, forward_alone, out, lse, dq, dk, dv = _found(call, ran, place, backend, dout, dlse)
     rows = places(call.plan.seqlen_q, samples, seed)
     keys = places(call.plan.seqlen_k, samples, seed + 1)
     found = Results(
@@ -108,7 +115,7 @@ def verify(
         backend=name,
         dtype=dtype,
         subject=f"{call.plan.geometry}, D {call.q.shape[3]}, DV {call.v.shape[3]}, "
-        f"{call.heads} heads over {call.k.shape[2]}",
+        f"{call.heads} heads over {call.k.shape[2]}{_read(call, ran, name)}",
         sampled=sampled or len(keys) < call.plan.seqlen_k,
         comparisons=judge(found, exact, peer, call, dout, rows, keys),
         no_backward=forward_alone,
@@ -190,6 +197,14 @@ def expected(
         weight=side.weight.double().cpu(),
         growth=side.seen.double().sqrt().cpu() / 2,
     )
+
+
+def _read(call: AttentionCall, ran: Plan | LoweredPlan, name: str) -> str:
+    """How the cpu backend read the keys, in words; nothing of other backends."""
+    if name != "cpu":
+        return ""
+    lowered = ran if isinstance(ran, LoweredPlan) else call.lowered
+    return f", {how_read(replace(call, lowered=lowered))}"
 
 
 def _on(call: AttentionCall, device: torch.device) -> AttentionCall:

@@ -20,6 +20,8 @@ from maskplan.plan import Plan
 
 if TYPE_CHECKING:
     from maskplan.lower.engine_lists import EngineLists
+    from maskplan.lower.gathered import GatheredLists
+    from maskplan.lower.token_tiles import TokenTiles
 
 _SUBTILES = (1, 2, 4)
 # Engines of others, which take lists of their own; the rest are architectures for our kernels.
@@ -29,22 +31,24 @@ _WALKS = "leave them out: walks of cpu, sm90 and sm100 have them"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoweredPlan:
-    """A plan made ready for one engine. Made by `Plan.lower`; a frozen pytree of tensors.
+    """A plan made ready for one engine, by `Plan.lower` or `TokenTiles.lower`: a pytree of tensors.
 
     `attention` runs on it. It may be a global, an attribute of a module or an argument of a
     compiled region, which does not compile again for another one of equal shapes.
 
     Attributes:
         engine: what walks it: "cpu", "sm90" or "sm100" (walks, for kernels of our own), "flex" or
-            "fa4" (padded lists). "plan" stands for a plan as it is, which the CPU runs too.
+            "fa4" (padded lists). "plan" stands for a plan as it is, which the CPU runs too, and
+            "tokens" for token tiles.
         target: the kernels that walks are for, with their legal tiles.
         geometry: lengths and block size of the plan.
         pattern_id: int32 [batch, heads], the pattern numbers that walks use.
-        plan: what was lowered.
+        plan: what was lowered; None for token tiles, which are no plan.
         forward: what the forward walks; None for padded lists.
         loop_q: what the LoopQ backward walks, if asked for.
         loop_k: what the LoopK backward walks, if asked for.
         lists: the padded lists of "flex" and "fa4", which say for which shape of heads.
+        gathered: lists of key tokens, where the CPU is to gather them: NOTE [Blocks or tokens].
         packed: the tensors and all the rest, as the operator takes them.
     """
 
@@ -52,11 +56,12 @@ class LoweredPlan:
     target: Target | None
     geometry: Geometry
     pattern_id: Tensor
-    plan: Plan
+    plan: Plan | None
     forward: Walk | None = None
     loop_q: Walk | None = None
     loop_k: Walk | None = None
     lists: "EngineLists | None" = None
+    gathered: "GatheredLists | None" = None
     packed: Packed = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,10 +105,16 @@ class LoweredPlan:
         device = placed(device)
         return self if device == self.device else moved(self, device)
 
+    @property
+    def form(self) -> str:
+        """What a kernel reads keys by: "blocks", or gathered, by "tiles" or by "tokens"."""
+        return "blocks" if self.gathered is None else self.gathered.form
+
     def __repr__(self) -> str:
+        form = "" if self.gathered is None else f"keys by {self.form}, "
         return (
             f"LoweredPlan({self.engine}, {self.geometry}, batch={self.batch}, heads={self.heads}, "
-            f"{len(self.packed.tensors)} tensors on {self.device})"
+            f"{form}{len(self.packed.tensors)} tensors on {self.device})"
         )
 
 
@@ -127,6 +138,24 @@ def as_it_is(plan: Plan) -> LoweredPlan:
         geometry=plan.geometry,
         pattern_id=plan.pattern_id,
         plan=plan,
+    )
+
+
+def of_token_tiles(tiles: "TokenTiles") -> LoweredPlan:
+    """Token tiles in the form of tokens, as the CPU reads them."""
+    from maskplan.lower.gathered import of_tiles
+
+    pattern_id, lists = of_tiles(tiles)
+    geometry = Geometry(
+        seqlen_q=tiles.seqlen_q, seqlen_k=tiles.seqlen_k, block_size=(tiles.tile_tokens, 128)
+    )
+    return LoweredPlan(
+        engine="tokens",
+        target=None,
+        geometry=geometry,
+        pattern_id=pattern_id,
+        plan=None,
+        gathered=lists,
     )
 
 
@@ -228,7 +257,19 @@ def lower(
         forward=forward,
         loop_q=loop_q,
         loop_k=loop_k,
+        gathered=_gathered(plan, target) if target.arch == "cpu" else None,
     )
+
+
+def _gathered(plan: Plan, target: Target) -> "GatheredLists | None":
+    """Lists of key tokens, where the plan's bits say that gathering is cheaper than blocks."""
+    if plan.device.type != "cpu":
+        return None
+    from maskplan.lower.contiguity import contiguity
+    from maskplan.lower.gathered import gathered
+
+    form = contiguity(plan).form(target.rows_per_token)
+    return None if form == "blocks" else gathered(plan, form)
 
 
 def _backward_walks(

@@ -22,6 +22,7 @@ from maskplan.lower.lowered import LoweredPlan, check_plan
 from maskplan.lower.options import check_known, directions
 from maskplan.lower.packing import writes_to
 from maskplan.lower.target import Target, check_target
+from maskplan.lower.token_tiles import TokenTiles
 from maskplan.plan import Plan
 
 _KEYS = ("identity", "digest")
@@ -41,8 +42,10 @@ class Lowering:
     backward: tuple[str, ...] = ("loop_q",)
     shape: tuple[tuple[str, int | str], ...] = ()
 
-    def of(self, plan: Plan) -> LoweredPlan:
+    def of(self, plan: Plan | TokenTiles) -> LoweredPlan:
         """`plan`, lowered so."""
+        if isinstance(plan, TokenTiles):
+            return plan.lower()
         return plan.lower(self.target, backward=self.backward, **dict(self.shape))
 
 
@@ -66,7 +69,7 @@ class CacheStats:
 
 
 class _Entry(NamedTuple):
-    plan: Plan
+    plan: Plan | TokenTiles
     writes: tuple[int, ...]
     lowered: LoweredPlan
 
@@ -144,9 +147,16 @@ class PlanCache:
         )
         return self.find(plan, lowering, plan.device if device is None else placed(device))
 
-    def find(self, plan: Plan, lowering: Lowering, device: torch.device) -> LoweredPlan:
-        """The plan lowered so on a device, from the cache or into it."""
-        name: object = id(plan) if self._by == "identity" else plan.digest
+    def find(
+        self, plan: Plan | TokenTiles, lowering: Lowering, device: torch.device
+    ) -> LoweredPlan:
+        """The plan lowered so on a device, from the cache or into it.
+
+        Token tiles, which have no digest, are found as the same object.
+        """
+        name: object = id(plan)
+        if self._by == "digest" and isinstance(plan, Plan):
+            name = plan.digest
         key = (name, lowering, device)
         writes = _writes(plan)
         with self._lock:
@@ -164,7 +174,7 @@ class PlanCache:
                 self._evictions += 1
             return lowered
 
-    def _holds(self, entry: "_Entry", plan: Plan, writes: tuple[int, ...]) -> bool:
+    def _holds(self, entry: "_Entry", plan: Plan | TokenTiles, writes: tuple[int, ...]) -> bool:
         """Whether what was lowered is what `plan`, found by its key, holds now."""
         if entry.plan is plan:
             return entry.writes == writes
@@ -196,9 +206,13 @@ class PlanCache:
         return f"PlanCache(capacity={self._capacity}, by={self._by!r}, {self.stats})"
 
 
-def _writes(plan: Plan) -> tuple[int, ...]:
+def _writes(plan: Plan | TokenTiles) -> tuple[int, ...]:
     """How often each array of `plan` was written to in place; 0 of inference tensors."""
-    arrays = (plan.pattern_id, plan.row_ptr, plan.col, plan.tile_id, plan.tiles)
+    arrays: tuple[torch.Tensor | None, ...]
+    if isinstance(plan, TokenTiles):
+        arrays = (plan.tile_token_indices, plan.valid_counts, plan.row_bits)
+    else:
+        arrays = (plan.pattern_id, plan.row_ptr, plan.col, plan.tile_id, plan.tiles)
     return writes_to([array for array in arrays if array is not None])
 
 
