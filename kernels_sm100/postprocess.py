@@ -1,9 +1,9 @@
-"""Float32 accumulators to gradients in the inputs' dtype, scaled."""
+"""Float32 accumulators to gradients in the inputs' dtype, scaled; rows may be packed."""
 
 from typing import Any
 
 import cutlass
-from cutlass import BFloat16, Float16, Float32, cute
+from cutlass import BFloat16, Float16, Float32, const_expr, cute
 from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_fake_tensor
 
 from kernels_sm100.backward_config import TILE, BackwardConfig
@@ -17,13 +17,15 @@ class Postprocess:
 
     def __init__(self, config: BackwardConfig) -> None:
         self.head_dim = config.head_dim
+        self.pack = config.rows_per_token
 
     @cute.jit
     def __call__(self, sums: cute.Tensor, out: cute.Tensor, scale: Float32, stream: Any) -> None:
         """Launch the kernel.
 
         Args:
-            sums: float32 [B, H, T, D / 4, 128, 4], see NOTE [Accumulators].
+            sums: float32 [B, H / G, T, D / 4, 128, 4], see NOTE [Accumulators]: packed rows with
+                PackGQA, else G is 1.
             out: [B, S, H, D], written: scale * sums.
             scale: of every element.
             stream: CUDA stream.
@@ -40,8 +42,12 @@ class Postprocess:
         thread = cute.arch.thread_idx()[0]
         tile, head, batch = cute.arch.block_idx()
         row = tile * TILE + thread
-        if row < out.shape[1]:
-            target = cute.logical_divide(out[batch, row, head, None], cute.make_layout(VECTOR))
+        token, of_head = row, head
+        if const_expr(self.pack > 1):
+            token, of_head = row // self.pack, head * self.pack + row % self.pack
+        if token < out.shape[1]:
+            line = out[batch, token, of_head, None]
+            target = cute.logical_divide(line, cute.make_layout(VECTOR))
             for i in cutlass.range_constexpr(self.head_dim // VECTOR):
                 values = cute.make_rmem_tensor((4, 2), Float32)
                 for j in cutlass.range_constexpr(2):
@@ -55,9 +61,9 @@ class Postprocess:
 
 def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
     """Arguments of `Postprocess.__call__` by name, without storage."""
-    batch, seqlen, heads = (cute.sym_int() for _ in range(3))
+    batch, seqlen, heads, row_heads = (cute.sym_int() for _ in range(4))
     strides = (cute.sym_int64(divisibility=8) for _ in range(3))
-    sums = (batch, heads, cute.sym_int(), config.head_dim // 4, TILE, 4)
+    sums = (batch, row_heads, cute.sym_int(), config.head_dim // 4, TILE, 4)
     out = (batch, seqlen, heads, config.head_dim)
     return {
         "sums": make_fake_compact_tensor(

@@ -18,6 +18,7 @@ class LoweredFor:
         dims: (D, DV) that lists are for, or None for any.
         packed: heads of a group that rows of a walk pack, or None where nothing is packed.
         backward: whether gradients can be computed.
+        directions: of the backward, which it has walks for; None for any.
     """
 
     arch: str | None = None
@@ -25,6 +26,7 @@ class LoweredFor:
     dims: tuple[int, int] | None = None
     packed: int | None = None
     backward: bool = True
+    directions: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, plan: LoweredPlan) -> "LoweredFor":
@@ -39,7 +41,8 @@ class LoweredFor:
             return cls(
                 arch=kernels.arch,
                 packed=kernels.group if kernels.pack_gqa else None,
-                backward=plan.loop_q is not None or plan.loop_k is not None,
+                backward=plan.backward != (),
+                directions=plan.backward,
             )
         return cls(
             arch=lists.arch,
@@ -111,4 +114,16 @@ class Metadata:
             return "its plan is lowered for packed groups, whose heads share one list"
         if self.differentiable and not given.backward:
             return "its plan is lowered without a backward, and gradients are wanted"
+        if self.differentiable and given.directions is not None:
+            return self._other_direction(given.directions)
         return None
+
+    def _other_direction(self, given: tuple[str, ...]) -> str | None:
+        """Why a plan that is lowered for these directions has not the one that is wanted."""
+        wanted = "loop_q" if self.deterministic and self.backward == "auto" else self.backward
+        if wanted in ("auto", *given):
+            return None
+        return (
+            f"its plan is lowered for {' and '.join(given)}, and {wanted} is wanted: lower it with "
+            f'backward="{wanted}"'
+        )

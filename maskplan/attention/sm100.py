@@ -6,14 +6,15 @@ the queries of every listed block.
 """
 
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from maskplan.attention import sm100_backward
 from maskplan.attention import sm100_kernels as kernels
 from maskplan.attention.call import AttentionCall
 from maskplan.attention.metadata import Metadata
-from maskplan.errors import UnsupportedError, sentence
 
 NAME = "sm100"
 ENGINES = kernels.ENGINES
@@ -54,26 +55,17 @@ def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
 def backward(
     call: AttentionCall, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """There is none: `supports` refuses calls that want gradients.
+    """(dq, dk, dv), shaped and typed as q, k and v; the first call of a shape compiles."""
+    if call.empty:
+        return torch.zeros_like(call.q), torch.zeros_like(call.k), torch.zeros_like(call.v)
+    capability, _, processors = _gpu(_index(call.q.device))
 
-    Raises:
-        UnsupportedError: always.
-    """
-    del out, lse, dout, dlse
-    raise no_backward(NAME, call)
+    def launch(build: Any, config: Any, arguments: tuple[Any, ...], _: tuple[str, ...]) -> None:
+        kernel = sm100_backward.compiled(build, config, ARCHITECTURES[capability])
+        kernel.on_device(*arguments)
 
-
-def no_backward(name: str, call: AttentionCall) -> UnsupportedError:
-    """What is raised where a gradient is asked for after the choice, by `torch.func` say."""
-    return UnsupportedError(
-        sentence(
-            what="no backward kernel",
-            where=f"attention(backend={name!r})",
-            got=f"a gradient of {call.heads} heads",
-            wanted="a forward alone",
-            remedy="use another backend for training",
-        )
-    )
+    with torch.cuda.device(call.q.device):
+        return sm100_backward.gradients(call, out, lse, dout, dlse, ctas=processors, launch=launch)
 
 
 def _index(device: torch.device) -> int:

@@ -8,12 +8,13 @@ emulator finds is an error of `kernels_sm100.errors`, which names the instructio
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from maskplan.attention import sm100_backward
 from maskplan.attention import sm100_kernels as kernels
 from maskplan.attention.call import AttentionCall
 from maskplan.attention.metadata import Metadata
-from maskplan.attention.sm100 import no_backward
 from maskplan.errors import UnsupportedError, sentence
 
 NAME = "sm100-emulated"
@@ -25,6 +26,8 @@ ARCHITECTURE = "sm_100a"
 # 20 ms on one core, so this is about a minute. Raise it here for longer runs.
 MAX_STEPS = 4096
 _SECONDS_A_STEP = 0.015
+# A step of a backward is as long as so many of the forward.
+_BACKWARD_STEPS = 3
 _CTAS = 2  # few, so that a CTA works on several tiles and its rings wrap
 
 lowering = kernels.lowering
@@ -63,13 +66,27 @@ def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:
 def backward(
     call: AttentionCall, out: Tensor, lse: Tensor, dout: Tensor, dlse: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """There is none: `supports` refuses calls that want gradients.
+    """(dq, dk, dv), shaped and typed as q, k and v.
 
     Raises:
-        UnsupportedError: always.
+        UnsupportedError: for a call of more than `MAX_STEPS`; one of a backward counts three.
+        EmulatorError: of kernels_sm100, for a fault of a kernel.
     """
-    del out, lse, dout, dlse
-    raise no_backward(NAME, call)
+    if call.empty:
+        return torch.zeros_like(call.q), torch.zeros_like(call.k), torch.zeros_like(call.v)
+    _check_size(_BACKWARD_STEPS * sm100_backward.steps(call))
+    from kernels_sm100.emulator import emulate
+
+    def on_launch(launch: Any, memory: Any) -> None:
+        emulate(launch, memory)
+
+    def launch(
+        build: Any, config: Any, arguments: tuple[Any, ...], unwritten: tuple[str, ...]
+    ) -> None:
+        compiled = sm100_backward.compiled(build, config, ARCHITECTURE)
+        compiled.host_program(*arguments, on_launch=on_launch, unwritten=unwritten)
+
+    return sm100_backward.gradients(call, out, lse, dout, dlse, ctas=_CTAS, launch=launch)
 
 
 def steps(call: AttentionCall, cta_rows: int, q_tiles: int, rows_per_token: int) -> int:

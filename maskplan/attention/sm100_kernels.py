@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 ENGINES = ("sm100",)
 DTYPES = (torch.bfloat16, torch.float16)
-# Directions that have a kernel. "loop_q" joins it with the backward's host code.
-DIRECTIONS = ("forward",)
 _HEAD_DIM_MULTIPLE, _LARGEST_HEAD_DIM = 16, 128
 _KEYS = 128  # of a KV block
 _NEEDED = {"cutlass": "nvidia-cutlass-dsl", "tvm_ffi": "apache-tvm-ffi"}
@@ -49,10 +47,10 @@ def refused(asked: Metadata) -> str | None:
             f"its kernels take head dims that are multiples of {_HEAD_DIM_MULTIPLE} up to "
             f"{_LARGEST_HEAD_DIM}, not {dims}: pad q, k and v with zeros"
         )
-    if asked.differentiable and "loop_q" not in DIRECTIONS:
+    if asked.differentiable and asked.deterministic and asked.backward == "loop_k":
         return (
-            "its kernels have no backward yet, and gradients are wanted: "
-            "call it under torch.no_grad(), or detach q, k and v"
+            "its loop_k adds dK and dV in any order, and equal bits are wanted: "
+            'pass backward="loop_q", or deterministic=False'
         )
     if (reason := missing()) is not None:
         return reason
@@ -66,7 +64,12 @@ def packs(asked: Metadata) -> bool:
     """
     legal = asked.group > 1 and TILE_ROWS % asked.group == 0
     shared = asked.plan_heads in (1, asked.kv_heads)
-    return legal and shared and not (asked.device.type == "cuda" and _cuts(asked, asked.group))
+    if not legal or not shared or asked.device.type != "cuda":
+        return legal and shared
+    # The backward has no lists that serve several tiles.
+    tokens = TILE_ROWS // asked.group
+    finer = asked.differentiable and tokens % asked.geometry.block_size[0] != 0
+    return not finer and not _cuts(asked, asked.group)
 
 
 def _cuts(asked: Metadata, rows_per_token: int) -> bool:
@@ -95,7 +98,7 @@ def _uncuttable(asked: Metadata) -> str | None:
 
 
 def lowering(asked: Metadata) -> Lowering:
-    """Merged walks for the kernels; with those of the backward, if one may come."""
+    """Merged walks for the kernels; with that of the backward, if one may come."""
     kernels = target(
         "sm100",
         head_dim=asked.head_dim,
@@ -103,7 +106,13 @@ def lowering(asked: Metadata) -> Lowering:
         group=asked.group,
         pack_gqa=packs(asked),
     )
-    return Lowering(target=kernels, backward=("loop_q",) if asked.differentiable else ())
+    if not asked.differentiable:
+        return Lowering(target=kernels, backward=())
+    if asked.backward == "auto" and not asked.deterministic:
+        heads = (("kv_heads", asked.kv_heads),)
+        return Lowering(target=kernels, backward=("auto",), shape=heads)
+    direction = "loop_q" if asked.deterministic else asked.backward
+    return Lowering(target=kernels, backward=(direction,))
 
 
 def forward_walk(lowered: LoweredPlan) -> Walk:
@@ -179,12 +188,12 @@ def forward_operands(
     q, scale = signed(call)
     arguments = forward_arguments(
         config, for_tma(q), for_tma(call.k), for_tma(call.v), out, lse,
-        {name: _compact(table) for name, table in tables.items()}, scale=scale, ctas=ctas,
+        {name: compact(table) for name, table in tables.items()}, scale=scale, ctas=ctas,
     )  # fmt: skip
     return arguments, out, lse
 
 
-def _compact(table: Tensor) -> Tensor:
+def compact(table: Tensor) -> Tensor:
     """`table` with the strides of its shape, those of empty tables too, at an aligned address."""
     room = table.new_empty(table.shape)
     if table.stride() == room.stride() and table.data_ptr() % 16 == 0:

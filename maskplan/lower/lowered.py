@@ -11,6 +11,7 @@ from maskplan.device.move import to_cpu_as_numbered
 from maskplan.device.place import placed
 from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import Geometry, integer
+from maskplan.lower.direction import AUTO, BackwardChoice, choose_direction
 from maskplan.lower.options import check_known, directions
 from maskplan.lower.packing import Packed, pack, register, unpack
 from maskplan.lower.target import TILE_ROWS, Target, check_target
@@ -67,6 +68,12 @@ class LoweredPlan:
     def __post_init__(self) -> None:
         object.__setattr__(self, "packed", pack(self))
         _leave_open(self)
+
+    @property
+    def backward(self) -> tuple[str, ...]:
+        """Directions of the backward that it has walks for, of "loop_q" and "loop_k"."""
+        walks = (("loop_q", self.loop_q), ("loop_k", self.loop_k))
+        return tuple(name for name, walk in walks if walk is not None)
 
     @property
     def seqlen_q(self) -> int:
@@ -204,10 +211,12 @@ def lower(
         plan: forward lists.
         target: from `maskplan.target`, or a name: of an architecture, for head_dim 128 and group
             1; "flex"; or "fa4".
-        backward: which of "loop_q" and "loop_k" to make; padded lists are for LoopQ.
+        backward: which of "loop_q" and "loop_k" to make, or "auto" for the one that
+            `backward_choice` gives; padded lists are for LoopQ.
         subtile: Q tiles in a coarse Q block of a LoopQ walk: 1, 2 or 4.
         spt: a LoopQ walk adds dQ in descending order of KV blocks.
-        **shape: of "flex" and "fa4": head_dim, head_dim_v, heads, kv_heads and arch.
+        **shape: of "flex" and "fa4": head_dim, head_dim_v, heads, kv_heads and arch. With
+            backward "auto" kv_heads, which the choice depends on.
 
     Raises:
         PlanTypeError: if `plan` is not a Plan, `target` neither a Target nor a name, `backward` no
@@ -225,7 +234,8 @@ def lower(
             check_known({"subtile": subtile, "spt": spt}, SHAPE, f"lower for {target}", _WALKS)
         return listed(plan, target, backward=backward, **shape)
     wanted = f"the shape of heads for {' or '.join(LIST_ENGINES)} alone"
-    check_known(shape, (), "lower", "say it by maskplan.target(arch, head_dim=...)", wanted)
+    known = ("kv_heads",) if backward == (AUTO,) else ()
+    check_known(shape, known, "lower", "say it by maskplan.target(arch, head_dim=...)", wanted)
     if isinstance(target, str):
         target = make_target(target)
     check_target(target, "lower")
@@ -239,7 +249,7 @@ def lower(
                 remedy="choose how many Q tiles a coarse Q block holds",
             )
         )
-    for direction in backward:
+    for direction in () if backward == (AUTO,) else backward:
         target.rule(direction)
     if target.arch != "cpu" and plan.status is None:
         plan = plan.canonical()  # so that every reblocked form numbers its patterns alike
@@ -247,7 +257,11 @@ def lower(
     forward = forward_walk(tiled, parts=pair)
     if pair == 1:  # the same rows, so the same tensors
         forward = replace(forward, row_ptr=tiled.row_ptr, col=tiled.col)
-    loop_q, loop_k = _backward_walks(plan, tiled, target, backward, subtile, spt=spt)
+    small = _backward_tiled(plan, tiled, target) if backward else tiled
+    if backward == (AUTO,):
+        backward = (_choice(small, target, shape.get("kv_heads")).direction,)
+    loop_q = loop_q_walk(small, parts=subtile, spt=spt) if "loop_q" in backward else None
+    turned = None if loop_q is None else loop_q.tiles
     return LoweredPlan(
         engine=target.arch,
         target=target,
@@ -256,7 +270,7 @@ def lower(
         plan=plan,
         forward=forward,
         loop_q=loop_q,
-        loop_k=loop_k,
+        loop_k=loop_k_walk(small, turned) if "loop_k" in backward else None,
         gathered=_gathered(plan, target) if target.arch == "cpu" else None,
     )
 
@@ -272,21 +286,45 @@ def _gathered(plan: Plan, target: Target) -> "GatheredLists | None":
     return None if form == "blocks" else gathered(plan, form)
 
 
-def _backward_walks(
-    plan: Plan, tiled: Plan, target: Target, backward: tuple[str, ...], subtile: int, *, spt: bool
-) -> tuple[Walk | None, Walk | None]:
-    """(LoopQ's, LoopK's), of those asked for; both in single Q tiles."""
-    if not backward:
-        return None, None
+def backward_choice(
+    plan: Plan, target: Target | str = "sm100", *, kv_heads: int | None = None
+) -> BackwardChoice:
+    """Which backward "auto" takes for a plan, and why; see NOTE [LoopQ or LoopK].
+
+    Args:
+        plan: forward lists.
+        target: as in `lower`; its group, and whether that is packed, matter.
+        kv_heads: HK of the call; None for the plan's heads, over the group where they are those of
+            queries.
+
+    Raises:
+        PlanTypeError: if `plan` is not a Plan, or `target` neither a Target nor a name.
+        PlanError: for an unknown target, or heads that do not fit.
+    """
+    check_plan(plan)
+    if isinstance(target, str):
+        target = make_target(target)
+    check_target(target, "backward_choice")
+    tiled, _ = _tiled(plan, target)
+    return _choice(_backward_tiled(plan, tiled, target), target, kv_heads)
+
+
+def _choice(small: Plan, target: Target, kv_heads: int | None) -> BackwardChoice:
+    """The same of a plan in tiles of the backward."""
+    if target.arch != "sm100" or "loop_k" in target.refused:
+        return BackwardChoice(direction="loop_q", reason=f"{target} has no other")
+    group = target.group // target.rows_per_token
+    return choose_direction(small, kv_heads=kv_heads, group=group)
+
+
+def _backward_tiled(plan: Plan, tiled: Plan, target: Target) -> Plan:
+    """The plan in single Q tiles, also where one list serves several tiles of the forward."""
     if target.arch == "sm90":
-        tiled = _fitted(plan, target, "loop_q")
-    if target.arch == "sm100":  # also where one list serves several tiles of the forward
-        size = (TILE_ROWS // target.rows_per_token, target.rules["forward"].k_multiple)
-        tiled = tiled if tiled.block_size == size else plan.reblock(size)
-    loop_q = loop_q_walk(tiled, parts=subtile, spt=spt) if "loop_q" in backward else None
-    if "loop_k" not in backward:
-        return loop_q, None
-    return loop_q, loop_k_walk(tiled, None if loop_q is None else loop_q.tiles)
+        return _fitted(plan, target, "loop_q")
+    if target.arch != "sm100":
+        return tiled
+    size = (TILE_ROWS // target.rows_per_token, target.rules["forward"].k_multiple)
+    return tiled if tiled.block_size == size else plan.reblock(size)
 
 
 def _fitted(plan: Plan, target: Target, direction: str) -> Plan:

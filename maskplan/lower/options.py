@@ -20,7 +20,7 @@ def directions(backward: object) -> tuple[str, ...]:
             what="argument is no collection of directions",
             where="backward",
             got=f"{backward!r:.80} of type {type(backward).__name__}",
-            wanted='("loop_q",), ("loop_q", "loop_k") or ()',
+            wanted='("loop_q",), ("loop_q", "loop_k"), "auto" or ()',
             remedy="pass () where no gradient will be asked for",
         )
     )

@@ -7,6 +7,7 @@ import torch
 
 import maskplan as mp
 from maskplan.attention import choice, sm100, sm100_emulated, sm100_kernels
+from maskplan.attention.call import make_call
 from maskplan.attention.metadata import LoweredFor, Metadata
 from maskplan.geometry import Geometry
 
@@ -15,9 +16,9 @@ HEAD_DIMS = (
     "its kernels take head dims that are multiples of 16 up to 128, not {}: pad q, k and v with "
     "zeros"
 )
-NO_BACKWARD = (
-    "its kernels have no backward yet, and gradients are wanted: call it under torch.no_grad(), or "
-    "detach q, k and v"
+NO_ORDER = (
+    'its loop_k adds dK and dV in any order, and equal bits are wanted: pass backward="loop_q", or '
+    "deterministic=False"
 )
 
 
@@ -65,10 +66,11 @@ def gpu(monkeypatch):
             {"head_dim": 192, "head_dim_v": 128},
             HEAD_DIMS.format((192, 128)),
         ),
-        (
-            {"differentiable": True},
-            NO_BACKWARD,
-        ),
+        ({"differentiable": True, "backward": "loop_k", "deterministic": True}, NO_ORDER),
+        ({"differentiable": True, "backward": "loop_q", "deterministic": True}, None),
+        ({"backward": "loop_k", "deterministic": True}, None),  # no gradient, no order
+        ({"differentiable": True, "backward": "loop_k"}, None),
+        ({"differentiable": True}, None),
         ({}, None),
         ({"deterministic": True, "heads": 12}, None),
     ],
@@ -109,7 +111,7 @@ def test_an_sm100(gpu, capability):
     gpu(capability, "NVIDIA B200")
 
     assert sm100.supports(asked(device=CUDA)) is None
-    assert "no backward" in sm100.supports(asked(device=CUDA, differentiable=True))
+    assert sm100.supports(asked(device=CUDA, differentiable=True)) is None
 
 
 def sized(block, **changes):
@@ -190,8 +192,9 @@ def test_auto_prefers_what_has_run_on_such_a_gpu(monkeypatch, gpu):
     assert choice.choose(call, "auto") is choice.fa4
     monkeypatch.setattr(choice.fa4, "supports", lambda _: "not installed")
     assert choice.choose(call, "auto") is sm100
+    order = {"differentiable": True, "backward": "loop_k", "deterministic": True}
     monkeypatch.setattr(choice.flex, "supports", lambda _: None)
-    assert choice.choose(replace(call, differentiable=True), "auto") is choice.flex
+    assert choice.choose(replace(call, **order), "auto") is choice.flex
 
 
 def test_both_are_listed():
@@ -218,11 +221,61 @@ def test_a_call_that_would_take_minutes():
     )
 
 
-def test_gradients_by_name():
-    plan = mp.causal(128, 128, block_size=(128, 128))
-    q = torch.zeros(1, 128, 1, 64, dtype=torch.bfloat16, requires_grad=True)
+@pytest.mark.parametrize(
+    ("changes", "backward"),
+    [
+        ({}, ()),
+        ({"differentiable": True}, ("auto",)),
+        ({"differentiable": True, "backward": "loop_k"}, ("loop_k",)),
+        ({"differentiable": True, "backward": "loop_q"}, ("loop_q",)),
+        ({"differentiable": True, "deterministic": True}, ("loop_q",)),
+    ],
+)
+def test_what_a_plan_is_lowered_with(changes, backward):
+    assert sm100_emulated.lowering(asked(**changes)).backward == backward
 
-    with pytest.raises(mp.UnsupportedError, match="have no backward yet, and gradients are wanted"):
-        mp.attention(q, q, q, plan, backend="sm100-emulated")
-    with torch.no_grad():
-        assert mp.attention(q, q, q, plan, backend="sm100-emulated").shape == q.shape
+
+@pytest.mark.parametrize(
+    ("lowered", "changes", "reason"),
+    [
+        (("loop_q",), {}, None),
+        (("loop_k",), {}, None),
+        (("loop_q", "loop_k"), {"backward": "loop_k"}, None),
+        (("loop_k",), {"differentiable": False, "backward": "loop_q"}, None),
+        (
+            ("loop_q",),
+            {"backward": "loop_k"},
+            'its plan is lowered for loop_q, and loop_k is wanted: lower it with backward="loop_k"',
+        ),
+        (
+            ("loop_k",),
+            {"deterministic": True},
+            'its plan is lowered for loop_k, and loop_q is wanted: lower it with backward="loop_q"',
+        ),
+        ((), {}, "its plan is lowered without a backward, and gradients are wanted"),
+    ],
+)
+def test_a_plan_lowered_for_some_directions(lowered, changes, reason):
+    plan = mp.causal(256, 256, block_size=(128, 128)).lower("sm100", backward=lowered)
+    call = asked(
+        engine="sm100", lowered_for=LoweredFor.of(plan), **{"differentiable": True} | changes
+    )
+
+    assert plan.backward == lowered
+    assert choice.status(sm100_emulated, call).reason == reason
+
+
+def test_a_backward_that_would_take_minutes():
+    plan = mp.causal(4096, 4096, block_size=(128, 128))
+    q = torch.zeros(1, 4096, 3, 64, dtype=torch.bfloat16, requires_grad=True)
+    call = call_of(q, plan, "loop_q")
+
+    with pytest.raises(mp.UnsupportedError, match=r"got 5,040 steps of 128 x 128, about a minute"):
+        sm100_emulated.backward(call, q, q, q, None)
+
+
+def call_of(q, plan, backward):
+    lowered = plan.lower("sm100", backward=backward)
+    return make_call(
+        q, q, q, lowered, scale=None, layout="bshd", backward=backward, deterministic=False
+    )

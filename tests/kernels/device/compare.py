@@ -10,11 +10,19 @@ from typing import Any
 
 import torch
 
+from kernels_sm100.backward_config import BackwardConfig
+from kernels_sm100.backward_host import (
+    BACKWARD_SOURCES,
+    build_postprocess,
+    build_preprocess,
+    dq_sums_shape,
+    rows_shape,
+)
 from kernels_sm100.emulator import emulate
-from kernels_sm100.launch import CompileCache, compile_kernel
+from kernels_sm100.launch import CompileCache, Compiled, compile_kernel
 from tests.kernels.tutorial import async_copy, bulk_rows, elementwise, ordered_sum, ring, tma_tiles
 
-Case = tuple[Callable[[Any], Any], Any, list[torch.Tensor]]
+Case = tuple[Callable[[Any], Any], Any, list[Any]]  # arguments: tensors and numbers
 ARCHITECTURES = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a"}
 
 
@@ -60,32 +68,80 @@ def cases() -> Iterator[tuple[str, Case]]:
         arguments = [normal(12, 256) * scales, torch.zeros(256), torch.zeros(1, dtype=torch.int32)]
         yield f"ordered sum, descending={descending}", (ordered_sum.build, config, arguments)
 
+    yield from backward_ends()
+
+
+def backward_ends() -> Iterator[tuple[str, Case]]:
+    """What comes before and after the backward of SM100: neither needs anything of an SM100."""
+    for head_dim, dtype, group in ((64, "float16", 1), (128, "bfloat16", 1), (128, "bfloat16", 8)):
+        config = BackwardConfig(
+            dtype=dtype, head_dim=head_dim, group=group, pack_gqa=group > 1, direction="loop_q"
+        )
+        batch, seqlen, heads = 2, 200, 8
+        o, do, out = (
+            normal(batch, seqlen + 1, heads, head_dim, seed=seed).to(getattr(torch, dtype))[:, 1:]
+            for seed in range(3)
+        )
+        lse, dlse = normal(batch, heads, seqlen, seed=3), normal(batch, heads, seqlen, seed=4)
+        lse[0, 1, 7:90] = -torch.inf
+        bias, delta = (
+            torch.full(rows_shape(config, batch, heads, seqlen), torch.nan) for _ in range(2)
+        )
+        clear = [torch.full((size,), torch.nan) for size in (10_000, 4)]
+        name = f"{dtype} D {head_dim}, {config.rows_per_token} rows a token"
+        yield f"preprocess {name}", (
+            build_preprocess, config, [o, do, lse, dlse, bias, delta, *clear],
+        )  # fmt: skip
+        sums = normal(*dq_sums_shape(config, batch, heads, seqlen), seed=5)
+        yield f"postprocess {name}", (build_postprocess, config, [sums, out, 0.3])
+
+
+def compiled(case: Case, arch: str, cache: CompileCache) -> Compiled:
+    """The kernel of a case for an architecture."""
+    build, config, _ = case
+    sources = BACKWARD_SOURCES if isinstance(config, BackwardConfig) else ()
+    return compile_kernel(build, config, arch=arch, cache=cache, sources=sources)
+
+
+def copied(arguments: list[Any], device: str) -> list[Any]:
+    """The arguments, tensors anew and laid out as they were."""
+    return [
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device).copy_(x)
+        if isinstance(x, torch.Tensor)
+        else x
+        for x in arguments
+    ]
+
+
+def tensors(arguments: list[Any]) -> list[torch.Tensor]:
+    """The tensors among them, on the CPU."""
+    return [x.cpu() for x in arguments if isinstance(x, torch.Tensor)]
+
 
 def emulated(case: Case, arch: str, cache: CompileCache) -> list[torch.Tensor]:
-    """The arguments as the emulator leaves them."""
-    build, config, given = case
-    compiled = compile_kernel(build, config, arch=arch, cache=cache)
-    arguments = [argument.clone() for argument in given]
-    compiled.host_program(
+    """The tensors as the emulator leaves them."""
+    arguments = copied(case[2], "cpu")
+    compiled(case, arch, cache).host_program(
         *arguments, on_launch=lambda launch, memory: emulate(launch, memory, schedule="lazy")
     )
-    return arguments
+    return tensors(arguments)
 
 
 def on_device(case: Case, arch: str, cache: CompileCache) -> list[torch.Tensor]:
-    """The arguments as the GPU leaves them."""
-    build, config, given = case
-    compiled = compile_kernel(build, config, arch=arch, cache=cache)
-    arguments = [argument.cuda() for argument in given]
-    compiled.on_device(*arguments)
+    """The tensors as the GPU leaves them."""
+    arguments = copied(case[2], "cuda")
+    compiled(case, arch, cache).on_device(*arguments)
     torch.cuda.synchronize()
-    return [argument.cpu() for argument in arguments]
+    return tensors(arguments)
 
 
 def same_bits(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     """Whether all arrays agree bit for bit."""
     pairs = zip(one, other, strict=True)
-    return all(torch.equal(x.view(torch.uint8), y.view(torch.uint8)) for x, y in pairs)
+    return all(
+        torch.equal(x.contiguous().view(torch.uint8), y.contiguous().view(torch.uint8))
+        for x, y in pairs
+    )
 
 
 def main() -> int:
