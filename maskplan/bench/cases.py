@@ -1,6 +1,6 @@
 """All cases of a device, the most important first."""
 
-from maskplan.bench import attention_cases, planning_cases, video_cases
+from maskplan.bench import attention_cases, planning_cases, token_cases, video_cases
 from maskplan.bench.case import Case
 from maskplan.bench.clock import Clock, CpuClock, CudaClock
 
@@ -9,7 +9,7 @@ def cases_for(device: str) -> list[Case]:
     """The cases of "cpu" or "cuda"."""
     if device == "cpu":
         attention, planning = attention_cases.cpu_cases(), planning_cases.cpu_cases()
-        return [*attention[:2], *planning, *attention[2:]]
+        return [*attention[:2], *planning, *attention[2:], *token_cases.cpu_cases()]
     attention, planning = attention_cases.gpu_cases(), planning_cases.gpu_cases()
     video = video_cases.gpu_cases()
     return [*planning[:4], *attention[:6], *video[:4], *planning[4:], *attention[6:], *video[4:]]

@@ -9,6 +9,7 @@ from maskplan.bits import pack
 from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import Axes
 from maskplan.normal import canonical
+from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
 from maskplan.transform.provenance import derived
 
@@ -47,7 +48,8 @@ def combine(left: Plan, right: Plan, operation: str) -> Plan:
 
     Raises:
         PlanTypeError: if `right` is not a Plan.
-        PlanError: if lengths, block sizes or devices differ, or batch and heads do not broadcast.
+        PlanError: if lengths, block sizes, devices or known token orders differ, or batch and heads
+            do not broadcast.
     """
     _check(left, right, operation)
     code, bits = _OPERATIONS[operation]
@@ -91,6 +93,7 @@ def _check(left: Plan, right: Plan, operation: str) -> None:
                     remedy="reblock, crop or rebuild one of them",
                 )
             )
+    _check_order(left, right, where)
     for name in ("batch", "heads"):
         one, other = getattr(left, name), getattr(right, name)
         if one != other and 1 not in {one, other}:
@@ -103,6 +106,45 @@ def _check(left: Plan, right: Plan, operation: str) -> None:
                     remedy="use with_heads, or plan both for the same batch",
                 )
             )
+
+
+def _check_order(left: Plan, right: Plan, where: str) -> None:
+    """Refuse plans whose token i is known to be another token on each side.
+
+    A plan that states no grid says nothing of what its tokens are, and fits any.
+    """
+    one, other = (_order_of(plan) for plan in (left, right))
+    if one is None or other is None or one == other:
+        return
+    if one.grid == other.grid and torch.equal(one.slots, other.slots):
+        return
+    raise PlanError(
+        sentence(
+            what="tokens lie in different orders",
+            where=where,
+            got=f"{_in_words(one)} and {_in_words(other)}",
+            wanted="the same grid and token order on both sides",
+            remedy="plan both in one order; replace(plan, provenance=None) drops a wrong claim",
+        )
+    )
+
+
+def _order_of(plan: Plan) -> TokenOrder | None:
+    """The order of a plan's tokens; None where none is stated that fits, as in a stranger's file."""
+    if plan.provenance is None:
+        return None
+    try:
+        order = TokenOrder.from_provenance(plan.provenance)
+    except (KeyError, TypeError, ValueError, OverflowError):  # ours are ValueErrors too
+        return None
+    # Looked at first: what is claimed may be too large to lay out.
+    fits = order is not None and order.grid.seqlen <= plan.seqlen_k == order.seqlen
+    return order if fits else None
+
+
+def _in_words(order: TokenOrder) -> str:
+    padded = "" if order.multiple == 1 else f" of {order.multiple} slots"
+    return f"tiles {order.tile}{padded} of {order.grid}"
 
 
 def _pattern_pairs(left: Plan, right: Plan) -> tuple[np.ndarray, np.ndarray]:

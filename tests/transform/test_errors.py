@@ -1,5 +1,8 @@
 """What plans refuse to be made into, and in which words; and the sources of results."""
 
+import operator
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -107,11 +110,40 @@ def test_a_grid_stays_only_with_its_token_order():
 
     assert (tiles & tiles).provenance.token_order == tiles.provenance.token_order
     assert (raster | raster).provenance.grid == raster.provenance.grid
-    mixed = (tiles | raster).provenance
+    unknown = mp.causal(128, 128, block_size=(32, 32))
+    mixed = (tiles | unknown).provenance
     assert (mixed.grid, mixed.token_order) == (None, None)
     book = mp.PlanBook.from_plans({(0, 0, 0): tiles, (0, 0, 1): raster})
     layer = book.plan(0, 0).provenance
     assert (layer.grid, layer.token_order) == (None, None)
+
+
+@pytest.mark.parametrize("operation", [operator.and_, operator.or_, operator.sub])
+def test_plans_of_different_token_orders_do_not_combine(operation):
+    """Query 5 of one is another token than query 5 of the other: the result would mean nothing."""
+    grid = mp.video.Grid(2, 8, 8)
+    tiles = mp.video.sliding_tile(grid, tile=(2, 4, 4), window=(1, 1, 1), block_size=(32, 32))
+    raster = mp.video.neighborhood(grid, kernel=(1, 3, 3), block_size=(32, 32))
+    turned = mp.video.neighborhood(mp.video.Grid(2, 4, 16), kernel=(1, 3, 3), block_size=(32, 32))
+    wanted = (
+        r"tokens lie in different orders in plan . plan: got tiles \(2, 4, 4\) of .* and tiles "
+        r"\(1, 8, 8\) of .*, wanted the same grid and token order on both sides; plan both in one "
+        r"order; replace\(plan, provenance=None\) drops a wrong claim\."
+    )
+    with pytest.raises(mp.PlanError, match=wanted):
+        operation(tiles, raster)
+    with pytest.raises(mp.PlanError, match="tokens lie in different orders"):
+        operation(raster, turned)
+    assert operation(replace(tiles, provenance=None), raster).heads == 1
+    # A tile of 16 x 16 is a whole frame of 8 x 8: raster order by another name.
+    named = {"tile": [1, 16, 16], "multiple": 1}
+    renamed = replace(raster, provenance=replace(raster.provenance, token_order=named))
+    assert operation(raster, renamed).heads == 1
+    hostile = replace(raster, provenance=replace(raster.provenance, token_order={"tile": "x"}))
+    assert operation(tiles, hostile).heads == 1
+    huge = mp.video.Grid(2**20, 2**20, 2**20).to_json()
+    claimed = replace(raster, provenance=replace(raster.provenance, grid=huge))
+    assert operation(tiles, claimed).heads == 1
 
 
 @pytest.mark.parametrize("bounds", [5, (1, 2, 3), (0, 3.0), "12"])
