@@ -130,7 +130,7 @@ def _check_order(left: Plan, right: Plan, where: str) -> None:
 
 
 def _order_of(plan: Plan) -> TokenOrder | None:
-    """The order of a plan's tokens; None where none is stated that fits, as in a stranger's file."""
+    """The order of a plan's tokens; None where none is stated, or one that does not fit."""
     if plan.provenance is None:
         return None
     try:
