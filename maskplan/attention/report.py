@@ -20,6 +20,7 @@ class VerifyReport:
         subject: the plan, in words.
         sampled: whether only some queries and keys were compared.
         comparisons: out, lse, dq, dk and dv; out and lse alone where there is no backward.
+        derivatives: along q, k and v; none of large calls, or where there is no backward.
         no_backward: why there is none, if so.
     """
 
@@ -28,12 +29,13 @@ class VerifyReport:
     subject: str
     sampled: bool
     comparisons: tuple[Comparison, ...]
+    derivatives: tuple[Comparison, ...] = ()
     no_backward: str | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every block of every tensor kept its error budget."""
-        return all(comparison.ok for comparison in self.comparisons)
+        """Whether every block of every tensor, and every derivative, kept its error budget."""
+        return all(comparison.ok for comparison in (*self.comparisons, *self.derivatives))
 
     def raise_if_failed(self) -> None:
         """Do nothing, or say what is wrong.
@@ -43,7 +45,8 @@ class VerifyReport:
         """
         if self.ok:
             return
-        bad = max((c for c in self.comparisons if not c.ok), key=lambda c: c.worst)
+        wrong = (c for c in (*self.comparisons, *self.derivatives) if not c.ok)
+        bad = max(wrong, key=lambda c: c.worst)
         raise MaskplanError(
             sentence(
                 what=f"{bad.name} of backend {self.backend} is wrong",
@@ -59,10 +62,10 @@ class VerifyReport:
         dtype = str(self.dtype).removeprefix("torch.")
         lines = [
             f"{self.backend} against float64, {dtype}, {self.subject}",
-            "tensor  blocks  worst error / budget",
+            "tensor   blocks  worst error / budget",
         ]
-        for c in self.comparisons:
-            lines.append(f"{c.name:<6}  {c.blocks:>6}  {c.worst:.3f}{'' if c.ok else '  WRONG'}")
+        for c in (*self.comparisons, *self.derivatives):
+            lines.append(f"{c.name:<7}  {c.blocks:>6}  {c.worst:.3f}{'' if c.ok else '  WRONG'}")
             lines += [f"        {fault}" for fault in c.faults[:_SHOWN]]
             if len(c.faults) > _SHOWN:
                 lines.append(f"        and {len(c.faults) - _SHOWN} more")

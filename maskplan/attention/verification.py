@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskplan.attention.arguments import check_plan_type
+from maskplan.attention.arguments import check_flag, check_plan_type
 from maskplan.attention.budget import Comparison, compare
 from maskplan.attention.call import AttentionCall
 from maskplan.attention.choice import named, status
+from maskplan.attention.derivatives import derivatives, small
 from maskplan.attention.dispatch import asked_of, run
 from maskplan.attention.gather import how_read
 from maskplan.attention.noise import noise_call, places
@@ -54,13 +55,15 @@ def verify(
     kv_heads: int | None = None,
     dtype: torch.dtype | None = None,
     backward: str = "auto",
+    deterministic: bool = False,
     samples: int = 128,
     seed: int = 0,
 ) -> VerifyReport:
     """Run a backend on seeded noise, forward and backward, and hold it to an error budget.
 
     A backend named that has a forward alone for such a call is held to that, and the report says
-    so.
+    so. Gradients of small calls are also held to differences of attention itself, along random
+    directions: NOTE [Differences].
 
     Args:
         plan: any plan, or token tiles, which are held to their `to_plan()`; tensors are made for
@@ -74,6 +77,7 @@ def verify(
         kv_heads: HK; None for HQ.
         dtype: of q, k and v; None for float32, or bfloat16 for a backend without it.
         backward: as in `attention`.
+        deterministic: as in `attention`.
         samples: tokens compared per (batch, head), at least 2, of queries and of keys, the first
             and last among them; longer sequences are sampled. The gradients of sampled keys are
             computed from the backend's own out and lse, which the queries have checked.
@@ -94,7 +98,9 @@ def verify(
     samples, seed = integer(samples, "samples", low=2), integer(seed, "seed")
     dtype = _usual_dtype(backend) if dtype is None else _float_type(dtype)
     dims = (head_dim, head_dim_v)
+    check_flag("deterministic", deterministic)
     call, dout, dlse = noise_call(known, dims, (heads, kv_heads), dtype, backward, seed)
+    call = replace(call, deterministic=deterministic)
     name, forward_alone, out, lse, dq, dk, dv = _found(call, ran, place, backend, dout, dlse)
     rows = places(call.plan.seqlen_q, samples, seed)
     keys = places(call.plan.seqlen_k, samples, seed + 1)
@@ -118,8 +124,26 @@ def verify(
         f"{call.heads} heads over {call.k.shape[2]}{_read(call, ran, name)}",
         sampled=sampled or len(keys) < call.plan.seqlen_k,
         comparisons=judge(found, exact, peer, call, dout, rows, keys),
+        derivatives=_derivatives((dq, dk, dv), exact, peer, call, dout, dlse, seed),
         no_backward=forward_alone,
     )
+
+
+def _derivatives(
+    gradients: tuple[Tensor | None, ...], exact: Results, peer: Results, call: AttentionCall,
+    dout: Tensor, dlse: Tensor, seed: int,
+) -> tuple[Comparison, ...]:  # fmt: skip
+    """Whole gradients along random directions, of a small call; see NOTE [Differences]."""
+    found = {name: x for name, x in zip("qkv", gradients, strict=True) if x is not None}
+    if not found or not small(call):
+        return ()
+    level = torch.finfo(torch.float32 if call.q.dtype != torch.float64 else torch.float64).eps
+    noise = {}
+    for name in found:
+        wanted, near = getattr(exact, f"d{name}").double(), getattr(peer, f"d{name}").double()
+        error = 2 * (near - wanted).square().mean((1, 3)).sqrt()
+        noise[name] = torch.nan_to_num(error) + 16 * level
+    return derivatives(call, found, noise, dout, dlse, seed)
 
 
 def judge(

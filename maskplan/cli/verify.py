@@ -37,11 +37,18 @@ def verify(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="Where the backend runs: cpu, cuda.")] = "cpu",
+    backward: Annotated[
+        str, typer.Option(help="auto, loop_q (owns keys) or loop_k (owns queries).")
+    ] = "auto",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Ask for equal bits in equal calls.")
+    ] = False,
 ) -> None:
     """Run attention with a plan, forward and backward, and compare with float64.
 
-    sm100-emulated runs the kernels for SM100 GPUs in an emulator, on any machine:
-    small plans, forward alone.
+    Gradients of small plans are also held to differences of attention itself.
+    sm100-emulated runs the kernels for SM100 GPUs in an emulator, on any machine,
+    for small plans.
     """
     loaded = io.load(plan)
     if isinstance(loaded, mp.TransposedPlan):
@@ -54,6 +61,8 @@ def verify(
         kv_heads=kv_heads,
         dtype=None if dtype is None else _dtype(dtype),
         device=_device(device),
+        backward=backward,
+        deterministic=deterministic,
     )
     print(report)
     report.raise_if_failed()

@@ -98,7 +98,7 @@ def test_coarse_q_blocks(launched, subtile):
     """An odd number of Q tiles, an empty column, rows that start late; both orders of turns."""
     mask = mask_of("blocks", (1, 2, 640, 200)).copy()
     mask[..., 128:] = False
-    mask[..., 0, :] = True
+    mask[..., 0, :128] = True
     plan = plan_of(mask, (64, 64))
     way = Way(direction="loop_q", kind="blocks", planned=(1, 2), size=(1, 2, 2),
               lengths=(640, 200), block=(64, 64))  # fmt: skip
