@@ -340,7 +340,7 @@ class Backward:
         cute.copy(part.load, part.load.partition_S(part.s), scores)
         cute.arch.fence_view_async_tmem_load()
         if masked:
-            apply_repeated(scores, words, self.pack)
+            apply_repeated(scores, words, self.config.rows_per_bit)
         biases = cute.logical_divide(bias, cute.make_layout(VECTOR))
         for i in cutlass.range_constexpr(HALF // VECTOR):
             four = cute.make_rmem_tensor(VECTOR, Float32)

@@ -4,17 +4,23 @@ NOTE [Accumulators]: sums over CTAs are float32 in global memory, [B, heads, til
 element (row, d) of a tile of 128 rows at [d // 4, row, d % 4]. A thread that owns a row writes 16
 bytes next to those of its neighbours, in shared memory without bank conflicts and in global memory
 as one stretch, which a bulk reduction adds. Rows past the end of a sequence exist, and stay unread.
+Sums of gathered rows are [B, HK, SK, D]: rows lie apart, and each is added on its own.
 """
 
 from dataclasses import dataclass
 
 from kernels_sm100.config import DTYPES
 from kernels_sm100.errors import ConfigError, sentence
+from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
 
 TILE = 128  # queries and keys of a tile
 DIRECTIONS = ("loop_q", "loop_k")
 HEAD_DIMS = (64, 128)
 MAX_PARTS = 4
+# (inner_load, inner_store) of LoopK over listed tokens.
+_GATHERED = tuple(
+    (InnerLoadMode.CP_ASYNC, store) for store in (InnerStoreMode.TMA_1D, InnerStoreMode.ATOMIC_ADD)
+)
 
 
 def _refuse(what: str, got: object, wanted: object, remedy: str) -> ConfigError:
@@ -40,6 +46,10 @@ class BackwardConfig:
             1, dK and dV are added to float32 sums, as those of LoopK are.
         deterministic: LoopQ adds to each dQ tile in the plan's write order.
         spt: that order descends in KV blocks (the walk was made with `spt=True`).
+        inner_load: how the stream comes to shared memory: `TMA` for listed blocks; K and V of LoopK
+            by `CP_ASYNC` for listed tokens.
+        inner_store: how sums are added to global memory: `TMA` whole tiles; of listed tokens by
+            `TMA_1D` a row at a time, or by `ATOMIC_ADD`.
 
     Raises:
         ConfigError: for values that no kernel is written for.
@@ -55,6 +65,8 @@ class BackwardConfig:
     head_split: int = 1
     deterministic: bool = False
     spt: bool = False
+    inner_load: InnerLoadMode = InnerLoadMode.TMA
+    inner_store: InnerStoreMode = InnerStoreMode.TMA
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
@@ -100,6 +112,15 @@ class BackwardConfig:
             )
         if self.head_split != 1:
             self._check_split()
+        modes = (self.inner_load, self.inner_store)
+        blocks = (InnerLoadMode.TMA, InnerStoreMode.TMA)
+        if modes not in (blocks, *(_GATHERED if self.direction == "loop_k" else ())):
+            raise _refuse(
+                "modes not available",
+                f"{self.inner_load.name}, {self.inner_store.name} of {self.direction}",
+                "TMA, TMA; or of loop_k CP_ASYNC with TMA_1D or ATOMIC_ADD",
+                "take those of modes.derive_modes",
+            )
         if self.spt and not self.deterministic:
             raise _refuse(
                 "spt without an order",
@@ -143,9 +164,19 @@ class BackwardConfig:
         return self.group if self.pack_gqa else 1
 
     @property
+    def gathered(self) -> bool:
+        """Whether K and V are gathered by token."""
+        return self.inner_load is not InnerLoadMode.TMA
+
+    @property
+    def rows_per_bit(self) -> int:
+        """Packed rows that share a bit: 1 where heads may list their own tokens."""
+        return 1 if self.gathered else self.rows_per_token
+
+    @property
     def mask_words(self) -> int:
         """Words of bits that a key has in a bit tile of S^T."""
-        return -(-TILE // self.rows_per_token // 32)
+        return -(-TILE // self.rows_per_bit // 32)
 
     @property
     def stages(self) -> int:

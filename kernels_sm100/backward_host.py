@@ -32,13 +32,16 @@ BACKWARD_SOURCES = tuple(
         "backward",
         "backward_config",
         "backward_loopk",
+        "backward_loopk_gathered",
         "backward_loopq",
         "barriers",
         "bulk",
         "columns",
         "config",
+        "gather",
         "mask",
         "mma",
+        "modes",
         "postprocess",
         "preprocess",
         "softmax",
@@ -67,6 +70,11 @@ def build_backward(config: BackwardConfig) -> tuple[Any, Mapping[str, Any]]:
         from kernels_sm100.backward_loopq import LoopQ, fake_arguments
 
         return LoopQ(config), fake_arguments(config)
+    if config.gathered:
+        from kernels_sm100.backward_loopk_gathered import GatheredLoopK
+        from kernels_sm100.backward_loopk_gathered import fake_arguments as gathered_arguments
+
+        return GatheredLoopK(config), gathered_arguments(config)
     from kernels_sm100.backward_loopk import LoopK
     from kernels_sm100.backward_loopk import fake_arguments as loop_k_arguments
 

@@ -80,7 +80,7 @@ from kernels_sm100.bulk import load_bulk
 from kernels_sm100.config import TMEM_COLUMNS
 from kernels_sm100.mask import keep_half
 from kernels_sm100.mma import gemm
-from kernels_sm100.walk import SKIP, Walk, entry_of, tile_of, work_item
+from kernels_sm100.walk import SKIP, Walk, WorkItem, entry_of, keys_left, tile_of, work_item
 
 K_STAGES = 2
 
@@ -108,9 +108,16 @@ class Barriers(NamedTuple):
 class LoopK(Backward):
     """The kernel of one configuration; `cute.compile` takes an instance."""
 
+    fills = 1  # arrivals that fill a buffer of K or V
+    sum_slots = TILE * CHUNK * CHUNK_BUFFERS  # float32 of a sum on its way, in shared memory
+
     def __init__(self, config: BackwardConfig) -> None:
         super().__init__(config)
         self.heads_per_kv = config.group // config.rows_per_token
+
+    def stream_of(self, tensor: cute.Tensor, layout: Any, mma: Products) -> tuple[Any, Any]:
+        """K or V as the load role takes it: (copy atom, tensor of coordinates)."""
+        return self.keys_map(tensor, layout, mma)
 
     @cute.jit
     def __call__(
@@ -160,6 +167,28 @@ class LoopK(Backward):
             ctas: CTAs to launch at most.
             stream: CUDA stream.
         """
+        tables = (pattern_id, row_ptr, col, tile_id, tiles, order)
+        given, sums = (q, k, v, do, bias, delta), (dk_sums, dv_sums)
+        self.start(given, dq, sums, tables, rows, scale, scale_log2, ctas, stream)
+
+    @cute.jit
+    def start(
+        self,
+        given: Any,
+        dq: cute.Tensor,
+        sums: Any,
+        tables: Any,
+        rows: Int32,
+        scale: Float32,
+        scale_log2: Float32,
+        ctas: Int32,
+        stream: Any,
+        tokens: cute.Tensor | None = None,
+        keys: cute.Tensor | None = None,
+    ) -> None:
+        """Launch with what `__call__` was given, and the tokens of a gathered walk."""
+        q, k, v, do, bias, delta = given
+        pattern_id, row_ptr, col, tile_id, tiles, order = tables
         divisor = cute.FastDivmodDivisorV2
         heads_each = q.shape[2] // self.pack // pattern_id.shape[1]
         batches_each = q.shape[0] // pattern_id.shape[0]
@@ -176,16 +205,19 @@ class LoopK(Backward):
             tiles_per_row=divisor(Int32(1)),
             plan_heads=divisor(Int32(pattern_id.shape[1])),
             items=Int32(order.shape[0] * heads_each * batches_each),
+            tokens=tokens,
+            keys=keys,
         )
         mma = self.products()
         one = self.layouts(mma, K_STAGES, 1)
         other = self.layouts(mma, self.stages, 1)
-        k_atom, k_map = self.keys_map(k, one.keys, mma)
-        v_atom, v_map = self.keys_map(v, other.keys, mma)
+        k_atom, k_map = self.stream_of(k, one.keys, mma)
+        v_atom, v_map = self.stream_of(v, other.keys, mma)
         q_atom, q_map = self.queries_map(q, one.queries, mma)
         do_atom, do_map = self.queries_map(do, one.queries, mma)
         maps = Maps(k_atom, v_atom, q_atom, do_atom, k_map, v_map, q_map, do_map)
         dtype, stages = self.dtype, self.stages
+        token_slots, sum_slots = TILE if self.config.gathered else 0, self.sum_slots
 
         @cute.struct
         class Storage:
@@ -207,14 +239,13 @@ class LoopK(Backward):
             tmem: Int32
             bias: cute.struct.Align[cute.struct.MemRange[Float32, TILE], 128]
             delta: cute.struct.Align[cute.struct.MemRange[Float32, TILE], 128]
+            tokens: cute.struct.Align[cute.struct.MemRange[Int32, token_slots], 16]
             k: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(one.keys)], ALIGN]
             v: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(other.keys)], ALIGN]
             q: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(one.queries)], ALIGN]
             do: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(one.queries)], ALIGN]
             ds: cute.struct.Align[cute.struct.MemRange[dtype, TILE * TILE], ALIGN]
-            chunks: cute.struct.Align[
-                cute.struct.MemRange[Float32, TILE * CHUNK * CHUNK_BUFFERS], ALIGN
-            ]
+            chunks: cute.struct.Align[cute.struct.MemRange[Float32, sum_slots], 128]
 
         self.storage = Storage
         self.kernel(
@@ -225,8 +256,7 @@ class LoopK(Backward):
             bias,
             delta,
             self.packed(dq),
-            dk_sums,
-            dv_sums,
+            sums,
             walk,
             scale,
             scale_log2,
@@ -248,8 +278,7 @@ class LoopK(Backward):
         bias: cute.Tensor,
         delta: cute.Tensor,
         dq: cute.Tensor,
-        dk_sums: cute.Tensor,
-        dv_sums: cute.Tensor,
+        sums: Any,
         walk: Walk,
         scale: Float32,
         scale_log2: Float32,
@@ -261,7 +290,8 @@ class LoopK(Backward):
         barriers = Barriers(*(getattr(storage, name).data_ptr() for name in Barriers._fields))
         if warp == LOAD_WARP:
             for atom in maps[:4]:
-                cpasync.prefetch_descriptor(atom)
+                if const_expr(atom is not None):
+                    cpasync.prefetch_descriptor(atom)
             with cute.arch.elect_one():
                 self.init_barriers(barriers)
             cute.arch.mbarrier_init_fence()
@@ -280,9 +310,10 @@ class LoopK(Backward):
             self.mma(mma, one, shared, tmem, walk, barriers)
         if warp > LOAD_WARP:
             cute.arch.setmaxregister_decrease(OTHER_REGISTERS)
+            self.assist(maps, storage, walk, barriers)
         if warp < COMPUTE_WARP:
             cute.arch.setmaxregister_increase(SUM_REGISTERS)
-            self.sums(mma, tmem, shared, dk_sums, dv_sums, walk, barriers)
+            self.sums(mma, tmem, shared, sums, walk, barriers)
         if warp >= COMPUTE_WARP and warp < MMA_WARP:
             cute.arch.setmaxregister_increase(COMPUTE_REGISTERS)
             self.compute(mma, tmem, shared, dq, walk, scale, scale_log2, seqlen_k, barriers)
@@ -296,10 +327,12 @@ class LoopK(Backward):
         names = ("q_full", "q_empty", "s_full", "dp_full", "dv_full", "dk_full", "dq_full")
         for name in names:
             init_all(getattr(barriers, name), 1, 1)
-        for name in ("k_full", "k_empty"):
-            init_all(getattr(barriers, name), K_STAGES, 1)
-        for name in ("v_full", "v_empty"):
-            init_all(getattr(barriers, name), self.stages, 1)
+        for empty, full, stages in (
+            (barriers.k_empty, barriers.k_full, K_STAGES),
+            (barriers.v_empty, barriers.v_full, self.stages),
+        ):
+            init_all(empty, stages, 1)
+            init_all(full, stages, self.fills)
         for name in ("p_full", "ds_full"):
             init_all(getattr(barriers, name), 1, COMPUTE_WARPS)
         for name in ("dv_empty", "dk_empty"):
@@ -326,12 +359,8 @@ class LoopK(Backward):
             kv_head = item.head // self.heads_per_kv
             k_of = part.partition_A(self.tiles_of(maps.k, kv_head, item.batch))
             v_of = part.partition_A(self.tiles_of(maps.v, kv_head, item.batch))
-            q_of = part.partition_B(self.tiles_of(maps.q, item.head, item.batch))
-            do_of = part.partition_B(self.tiles_of(maps.do, item.head, item.batch))
             s_k, g_k = self.tma_parts(maps.k_atom, shared.k, k_of)
             s_v, g_v = self.tma_parts(maps.v_atom, shared.v, v_of)
-            s_q, g_q = self.tma_parts(maps.q_atom, shared.q, q_of)
-            s_do, g_do = self.tma_parts(maps.do_atom, shared.do, do_of)
             steps = Int32(0)
             for e in cutlass.range(item.count, unroll=1):
                 entry = entry_of(item, e, self.config.descending)
@@ -340,62 +369,77 @@ class LoopK(Backward):
                     if steps == 0:
                         cute.arch.mbarrier_wait(barriers.q_empty, q_phase)
                         q_phase ^= 1
-                        with cute.arch.elect_one():
-                            cute.arch.mbarrier_arrive_and_expect_tx(
-                                barriers.q_full, 2 * self.tile_bytes + 2 * ROW_BYTES
-                            )
-                            for source, target in ((bias, shared.bias), (delta, shared.delta)):
-                                row = source[item.batch, item.head, None].iterator
-                                load_bulk(
-                                    row + item.tile * TILE,
-                                    target[None, 0].iterator,
-                                    barriers.q_full,
-                                    ROW_BYTES,
-                                )
-                        for atom, source, target in (
-                            (maps.q_atom, g_q, s_q),
-                            (maps.do_atom, g_do, s_do),
-                        ):
-                            cute.copy(
-                                atom,
-                                source[None, item.tile],
-                                target[None, 0],
-                                tma_bar_ptr=barriers.q_full,
-                            )
+                        self.load_queries(maps, bias, delta, shared, mma, item, barriers.q_full)
                     cute.arch.mbarrier_wait(barriers.k_empty + slot, phase)
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(
-                            barriers.k_full + slot, self.tile_bytes
-                        )
-                    cute.copy(
-                        maps.k_atom,
-                        g_k[None, block],
-                        s_k[None, slot],
-                        tma_bar_ptr=barriers.k_full + slot,
-                    )
+                    full = barriers.k_full + slot
+                    self.load_tile(maps.k_atom, g_k[None, block], s_k[None, slot], full)
                     slot, phase = next_slot(slot, phase, K_STAGES)
                     cute.arch.mbarrier_wait(barriers.v_empty + v_slot, v_phase)
-                    with cute.arch.elect_one():
-                        cute.arch.mbarrier_arrive_and_expect_tx(
-                            barriers.v_full + v_slot, self.tile_bytes
-                        )
-                    cute.copy(
-                        maps.v_atom,
-                        g_v[None, block],
-                        s_v[None, v_slot],
-                        tma_bar_ptr=barriers.v_full + v_slot,
-                    )
+                    full = barriers.v_full + v_slot
+                    self.load_tile(maps.v_atom, g_v[None, block], s_v[None, v_slot], full)
                     v_slot, v_phase = next_slot(v_slot, v_phase, self.stages)
                     steps += 1
             index += cute.arch.grid_dim()[0]
-        # The CTA must not end while a commit is still to arrive at its barriers.
+        self.drain(slot, phase, v_slot, v_phase, barriers)
+        cute.arch.mbarrier_wait(barriers.q_empty, q_phase)
+
+    @cute.jit
+    def assist(self, maps: Maps, storage: Any, walk: Walk, barriers: Barriers) -> None:
+        """Warps 14 and 15: nothing, where TMA loads."""
+
+    @cute.jit
+    def load_tile(
+        self, atom: cute.CopyAtom, source: cute.Tensor, target: cute.Tensor, full: cute.Pointer
+    ) -> None:
+        """Load a tile by TMA; `full` counts its bytes."""
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(full, self.tile_bytes)
+        cute.copy(atom, source, target, tma_bar_ptr=full)
+
+    @cute.jit
+    def load_queries(
+        self,
+        maps: Maps,
+        bias: cute.Tensor,
+        delta: cute.Tensor,
+        shared: Shared,
+        mma: Products,
+        item: WorkItem,
+        full: cute.Pointer,
+    ) -> None:
+        """Load Q, dO, bias and delta of an item; `full` counts all of them."""
+        part = mma.pair.get_slice(0)
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(full, 2 * self.tile_bytes + 2 * ROW_BYTES)
+            for source, target in ((bias, shared.bias), (delta, shared.delta)):
+                row = source[item.batch, item.head, None].iterator + item.tile * TILE
+                load_bulk(row, target[None, 0].iterator, full, ROW_BYTES)
+        for atom, tensor, target in (
+            (maps.q_atom, maps.q, shared.q),
+            (maps.do_atom, maps.do, shared.do),
+        ):
+            tiles = part.partition_B(self.tiles_of(tensor, item.head, item.batch))
+            to, of = self.tma_parts(atom, target, tiles)
+            cute.copy(atom, of[None, item.tile], to[None, 0], tma_bar_ptr=full)
+
+    @cute.jit
+    def drain(
+        self, slot: Int32, phase: Int32, v_slot: Int32, v_phase: Int32, barriers: Barriers
+    ) -> None:
+        """Wait for commits: the CTA must not end while one is still to arrive at its barriers."""
         for _ in cutlass.range(K_STAGES, unroll=1):
             cute.arch.mbarrier_wait(barriers.k_empty + slot, phase)
             slot, phase = next_slot(slot, phase, K_STAGES)
         for _ in cutlass.range(self.stages, unroll=1):
             cute.arch.mbarrier_wait(barriers.v_empty + v_slot, v_phase)
             v_slot, v_phase = next_slot(v_slot, v_phase, self.stages)
-        cute.arch.mbarrier_wait(barriers.q_empty, q_phase)
+
+    @cute.jit
+    def wait_filled(self, barrier: cute.Pointer, phase: Int32) -> None:
+        """Wait, as the MMA warp, for a buffer of K or V."""
+        cute.arch.mbarrier_wait(barrier, phase)
+        if const_expr(self.config.gathered):
+            cute.arch.fence_view_async_shared()  # what cp.async wrote, for MMAs
 
     @cute.jit
     def mma(
@@ -438,7 +482,7 @@ class LoopK(Backward):
                     if steps == 0:
                         cute.arch.mbarrier_wait(barriers.q_full, q_phase)
                         q_phase ^= 1
-                    cute.arch.mbarrier_wait(barriers.k_full + slot, phase)
+                    self.wait_filled(barriers.k_full + slot, phase)
                     a = frag_k[None, None, None, slot]
                     gemm(mma.pair, acc_s, a, frag_q, False, bit=step_phase)
                     commit(barriers.s_full)
@@ -452,7 +496,7 @@ class LoopK(Backward):
                             dk_phase ^= 1
                         gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False, bit=step_phase)
                         commit(barriers.dk_full)
-                    cute.arch.mbarrier_wait(barriers.v_full + v_slot, v_phase)
+                    self.wait_filled(barriers.v_full + v_slot, v_phase)
                     if const_expr(self.shares_dp):
                         wait_tmem(barriers.dk_empty, dk_phase)
                         dk_phase ^= 1
@@ -516,9 +560,9 @@ class LoopK(Backward):
                 entry = entry_of(item, e, self.config.descending)
                 tile = tile_of(walk, entry, 0, 1)
                 if tile != SKIP:
-                    keys_left = seqlen_k - walk.col[entry] * TILE
-                    words = keep_half(walk, tile, thread, half, self.pack)
-                    if thread >= keys_left:
+                    keys = keys_left(walk, entry, seqlen_k)
+                    words = keep_half(walk, tile, thread, half, self.config.rows_per_bit)
+                    if thread >= keys:
                         words.fill(0)
                     if steps == 0:  # S says so too, but not what copies wrote for this proxy
                         cute.arch.mbarrier_wait(barriers.q_full, item_phase)
@@ -527,7 +571,7 @@ class LoopK(Backward):
                         lanes,
                         thread,
                         half,
-                        tile >= 0 or keys_left < TILE,
+                        tile >= 0 or keys < TILE,
                         words,
                         shared.bias[None, 0],
                         shared.delta[None, 0],
@@ -566,12 +610,12 @@ class LoopK(Backward):
         mma: Products,
         tmem: cute.Pointer,
         shared: Shared,
-        dk_sums: cute.Tensor,
-        dv_sums: cute.Tensor,
+        sums: Any,
         walk: Walk,
         barriers: Barriers,
     ) -> None:
         """Add dV and dK of each step to their block's sums."""
+        dk_sums, dv_sums = sums
         thread = cute.arch.thread_idx()[0] % TILE
         acc_dv = self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN)
         acc_dk = self.accumulator(mma.dk, self.gradient_tile, tmem, self.sum_column)
@@ -584,7 +628,7 @@ class LoopK(Backward):
                 entry = entry_of(item, e, self.config.descending)
                 if tile_of(walk, entry, 0, 1) != SKIP:
                     block = walk.col[entry]
-                    for acc, sums, full, empty in (
+                    for acc, total, full, empty in (
                         (acc_dv, dv_sums, barriers.dv_full, barriers.dv_empty),
                         (acc_dk, dk_sums, barriers.dk_full, barriers.dk_empty),
                     ):
@@ -592,7 +636,7 @@ class LoopK(Backward):
                         self.add_tile(
                             acc[(None, None), 0, 0],
                             shared.chunks,
-                            sums[item.batch, kv_head, block, None, None, None],
+                            total[item.batch, kv_head, block, None, None, None],
                             thread,
                             empty,
                             None,

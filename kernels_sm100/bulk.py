@@ -1,8 +1,8 @@
-"""Bulk copies without a tensor map, and semaphores in global memory."""
+"""Additions to global memory, bulk copies without a tensor map, and semaphores."""
 
 from typing import Any
 
-from cutlass import Int32, Int64, cute
+from cutlass import Float32, Int32, Int64, cute
 from cutlass._mlir.dialects import llvm
 from cutlass.cutlass_dsl import T, dsl_user_op
 
@@ -62,6 +62,23 @@ def add_bulk(
     ]
     text = "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [$0], [$1], $2;"
     _asm(text, "l,r,r", operands, None, loc, ip)
+
+
+@dsl_user_op
+def add_four(
+    target: cute.Pointer,
+    a: Float32,
+    b: Float32,
+    c: Float32,
+    d: Float32,
+    *,
+    loc: Any = None,
+    ip: Any = None,
+) -> None:
+    """Add four float32 to global memory, each element on its own."""
+    values = [x.ir_value(loc=loc, ip=ip) for x in (a, b, c, d)]
+    text = "red.relaxed.gpu.global.add.v4.f32 [$0], {$1, $2, $3, $4};"
+    _asm(text, "l,f,f,f,f", [_global(target, loc, ip), *values], None, loc, ip)
 
 
 @dsl_user_op

@@ -7,7 +7,13 @@ import pytest
 from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.errors import ConfigError
 from kernels_sm100.launch import compile_key
+from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
 
+GATHERED = {
+    "direction": "loop_k",
+    "deterministic": False,
+    "inner_load": InnerLoadMode.CP_ASYNC,
+}
 CHANGES = {
     "direction": {"direction": "loop_k", "deterministic": False},
     "dtype": {"dtype": "float16"},
@@ -19,6 +25,8 @@ CHANGES = {
     "head_split": {"deterministic": False, "group": 2, "head_split": 2},
     "deterministic": {"deterministic": False},
     "spt": {"spt": True},
+    "inner_load": GATHERED | {"inner_store": InnerStoreMode.TMA_1D},
+    "inner_store": GATHERED | {"inner_store": InnerStoreMode.ATOMIC_ADD},
 }
 
 
@@ -102,6 +110,22 @@ def test_every_field_changes_the_compile_key(field):
             (
                 "parts not available in BackwardConfig: got 3, wanted 1, 2 or 4 for loop_q, 1 for "
                 "loop_k; lower the plan for this configuration."
+            ),
+        ),
+        (
+            {"inner_load": InnerLoadMode.CP_ASYNC, "inner_store": InnerStoreMode.TMA_1D},
+            (
+                "modes not available in BackwardConfig: got CP_ASYNC, TMA_1D of loop_q, wanted "
+                "TMA, TMA; or of loop_k CP_ASYNC with TMA_1D or ATOMIC_ADD; take those of "
+                "modes.derive_modes."
+            ),
+        ),
+        (
+            {"direction": "loop_k", "inner_load": InnerLoadMode.CP_ASYNC},
+            (
+                "modes not available in BackwardConfig: got CP_ASYNC, TMA of loop_k, wanted "
+                "TMA, TMA; or of loop_k CP_ASYNC with TMA_1D or ATOMIC_ADD; take those of "
+                "modes.derive_modes."
             ),
         ),
         (

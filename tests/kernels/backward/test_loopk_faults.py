@@ -15,8 +15,8 @@ CONFIG = BackwardConfig(direction="loop_k", head_dim=64)
 FAULTS = {
     "K waits for the barrier of Q": (
         Deadlock,
-        "cute.arch.mbarrier_wait(barriers.k_empty + slot, phase)\n" + 20 * " " + "with",
-        "cute.arch.mbarrier_wait(barriers.q_empty, q_phase)\n" + 20 * " " + "with",
+        "cute.arch.mbarrier_wait(barriers.k_empty + slot, phase)\n" + 20 * " " + "full",
+        "cute.arch.mbarrier_wait(barriers.q_empty, q_phase)\n" + 20 * " " + "full",
     ),
     "K of a step is wanted before that of the last is released": (
         Deadlock,
@@ -38,8 +38,8 @@ FAULTS = {
     ),
     "the phase of Q stands still": (
         (Deadlock, RaceError, BarrierOverrun),
-        "q_phase ^= 1\n                        with",
-        "q_phase ^= 0\n                        with",
+        "q_phase ^= 1\n                        self.load_queries",
+        "q_phase ^= 0\n                        self.load_queries",
     ),
     "dV is overwritten before it is read": (
         RaceError,
