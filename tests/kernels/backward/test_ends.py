@@ -1,5 +1,7 @@
 """Preprocess and postprocess against NumPy."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.backward_host import BACKWARD_SOURCES, build_postprocess, build_preprocess
 from kernels_sm100.launch import compile_kernel
+from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
 from tests.kernels.backward.run import LOG2_E, judge, problem, unpacked
 from tests.kernels.emulated import run
 from tests.kernels.forward import masks
@@ -78,6 +81,27 @@ def test_postprocess(ends, seqlen):
     assert torch.equal(out, wanted)
     out.fill_(7.0)
     assert (around == 7.0).all()
+
+
+def test_postprocess_of_gathered_rows(compile_cache):
+    pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
+    config = replace(
+        CONFIG,
+        direction="loop_k",
+        parts=1,
+        inner_load=InnerLoadMode.CP_ASYNC,
+        inner_store=InnerStoreMode.TMA_1D,
+    )
+    kernel = compile_kernel(
+        build_postprocess, config, sources=BACKWARD_SOURCES, cache=compile_cache
+    )
+    sums = aligned((2, 3, 200, 64), torch.float32)
+    sums.normal_(generator=torch.Generator().manual_seed(0))
+    out = aligned((2, 200, 3, 64), torch.float16, NAN)
+
+    run(kernel, sums, out, 0.25)
+
+    assert torch.equal(out, (sums * 0.25).half().transpose(1, 2))
 
 
 def test_the_three_kernels_in_turn(ends, backward_kernel):
