@@ -13,18 +13,27 @@ Importing this module imports neither cutlass nor torch.
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kernels_sm100.argument_checks import Checks
 from kernels_sm100.backward_config import TILE, BackwardConfig
+from kernels_sm100.backward_shapes import TABLES as TABLES
+from kernels_sm100.backward_shapes import TOKEN_TABLES as TOKEN_TABLES
+from kernels_sm100.backward_shapes import dq_sums_shape as dq_sums_shape
+from kernels_sm100.backward_shapes import keys_config as keys_config
+from kernels_sm100.backward_shapes import kv_sums_shape as kv_sums_shape
+from kernels_sm100.backward_shapes import row_tiles as row_tiles
+from kernels_sm100.backward_shapes import rows_config as rows_config
+from kernels_sm100.backward_shapes import rows_shape as rows_shape
+from kernels_sm100.backward_shapes import tables_of as tables_of
 
 LOG2_E = math.log2(math.e)
-TABLES = ("pattern_id", "row_ptr", "col", "tile_id", "write_order", "tiles", "order")
-_TYPES = dict.fromkeys(TABLES, "int32") | {"row_ptr": "int64"}
-_RANKS = dict.fromkeys(TABLES, 1) | {"pattern_id": 2, "tile_id": 2, "write_order": 2, "tiles": 3}
-_FOUR = 4  # rows of a sum lie in pieces of so many elements, see NOTE [Accumulators]
+_TYPES = dict.fromkeys((*TABLES, *TOKEN_TABLES), "int32") | {"row_ptr": "int64"}
+_RANKS = dict.fromkeys(_TYPES, 1) | {"tiles": 3}
+_RANKS |= dict.fromkeys(("pattern_id", "tile_id", "write_order", "tokens"), 2)
+_MOST_SUMS = 1 << 31  # offsets into sums are 32-bit
+_FOUR = 4  # elements that the preprocess clears at a time
 _HERE = Path(__file__).parent
 BACKWARD_SOURCES = tuple(
     _HERE / f"{name}.py"
@@ -79,48 +88,6 @@ def build_backward(config: BackwardConfig) -> tuple[Any, Mapping[str, Any]]:
     from kernels_sm100.backward_loopk import fake_arguments as loop_k_arguments
 
     return LoopK(config), loop_k_arguments(config)
-
-
-def rows_config(config: BackwardConfig) -> BackwardConfig:
-    """What the preprocess, and the postprocess of dQ, are compiled for: fields that they read."""
-    packed = config.rows_per_token > 1
-    plain = keys_config(config)
-    return replace(plain, group=config.group, pack_gqa=True) if packed else plain
-
-
-def keys_config(config: BackwardConfig) -> BackwardConfig:
-    """What the postprocess of dK and dV is compiled for."""
-    return BackwardConfig(dtype=config.dtype, head_dim=config.head_dim)
-
-
-def row_tiles(config: BackwardConfig, seqlen_q: int) -> int:
-    """M: tiles of 128 rows, packed or not, of a head."""
-    return -(-seqlen_q * config.rows_per_token // TILE)
-
-
-def rows_shape(
-    config: BackwardConfig, batch: int, heads: int, seqlen_q: int
-) -> tuple[int, int, int]:
-    """Of bias and delta: (B, HQ, M * 128), or (B, HK, M * 128) of packed rows."""
-    return batch, heads // config.rows_per_token, row_tiles(config, seqlen_q) * TILE
-
-
-def sums_shape(config: BackwardConfig, batch: int, heads: int, tiles: int) -> tuple[int, ...]:
-    """Of float32 sums, see NOTE [Accumulators]."""
-    return batch, heads, tiles, config.head_dim // _FOUR, TILE, _FOUR
-
-
-def dq_sums_shape(config: BackwardConfig, batch: int, heads: int, seqlen_q: int) -> tuple[int, ...]:
-    """Of LoopQ's sums of dQ; heads are HQ."""
-    tiles = row_tiles(config, seqlen_q)
-    return sums_shape(config, batch, heads // config.rows_per_token, tiles)
-
-
-def kv_sums_shape(
-    config: BackwardConfig, batch: int, kv_heads: int, seqlen_k: int
-) -> tuple[int, ...]:
-    """Of sums of dK, and of dV."""
-    return sums_shape(config, batch, kv_heads, -(-seqlen_k // TILE))
 
 
 def preprocess_arguments(
@@ -178,7 +145,9 @@ def postprocess_arguments(
     checks = Checks("the sm100 postprocess")
     batch, seqlen, heads, _ = out.shape
     checks.activation("out", out, (batch, seqlen, heads, config.head_dim), config.dtype)
-    checks.compact("sums", sums, dq_sums_shape(config, batch, heads, seqlen), "float32")
+    tiled = dq_sums_shape(config, batch, heads, seqlen)
+    shape = kv_sums_shape(config, batch, heads, seqlen) if config.gathered else tiled
+    checks.compact("sums", sums, shape, "float32")
     if not math.isfinite(scale):
         raise checks.refuse("scale not available", scale, "a finite number", "scale by a number")
     return sums, out, scale
@@ -202,7 +171,7 @@ def backward_arguments(
         outputs: of LoopQ dq_sums, semaphores (int32 [B, HQ, M], zero, used if deterministic), dk
             and dv, or with head_split dk_sums and dv_sums; of LoopK dq, dk_sums and dv_sums. Sums
             are zero. There may be more.
-        tables: by the names of `TABLES`; LoopK has no write_order.
+        tables: by the names of `tables_of`.
         scale: of the scores before softmax; positive.
         ctas: CTAs to launch at most: the GPU's SMs. If deterministic all have to be resident.
 
@@ -242,9 +211,9 @@ def backward_arguments(
     if loop_q:
         pair = ("dk_sums", "dv_sums") if splits else ("dk", "dv")
         written = tuple(outputs[name] for name in ("dq_sums", *pair, "semaphores"))
-        return (*given, *written, *(tables[name] for name in TABLES), *scales)
+        return (*given, *written, *(tables[name] for name in tables_of(config)), *scales)
     written = tuple(outputs[name] for name in ("dq", "dk_sums", "dv_sums"))
-    lists = (tables[name] for name in TABLES if name != "write_order")
+    lists = (tables[name] for name in tables_of(config))
     return (*given, *written, *lists, row_tiles(config, seqlen_q), *scales)
 
 
@@ -257,6 +226,14 @@ def _check_sums(
 ) -> None:
     """The float32 sums of a direction, and LoopQ's semaphores."""
     batch, seqlen_q, heads, _ = of_queries
+    for name, tensor in outputs.items():
+        if name.endswith("_sums") and tensor.numel() >= _MOST_SUMS:
+            raise checks.refuse(
+                f"{name} is too large",
+                f"{tensor.numel():,} elements",
+                f"fewer than {_MOST_SUMS:,}",
+                "take fewer heads or batches at a time",
+            )
     if config.direction == "loop_k" or config.head_split > 1:
         shape = kv_sums_shape(config, batch, of_keys[2], of_keys[1])
         checks.compact("dk_sums", outputs["dk_sums"], shape, "float32")
@@ -277,8 +254,7 @@ def _check_tables(
 ) -> None:
     """Types and sizes of a walk's tables; their values are trusted."""
     loop_q = config.direction == "loop_q"
-    names = [name for name in TABLES if loop_q or name != "write_order"]
-    for name in names:
+    for name in tables_of(config):
         checks.table(name, tables[name], _TYPES[name], _RANKS[name])
     batch, seqlen_q, heads, _ = of_queries
     seqlen_k, kv_heads = of_keys[1:3]
@@ -295,6 +271,9 @@ def _check_tables(
     }
     if loop_q:
         sizes["write_order"] = (tuple(tables["write_order"].shape), entries)
+    if config.gathered:
+        sizes["tokens"] = (tables["tokens"].shape[1], TILE)
+        sizes["keys"] = (len(tables["keys"]), entries[0])
     if not config.deterministic:
         owners = min(plan_heads, kv_heads) if loop_q else plan_heads
         sizes["order"] = (len(tables["order"]), plan_batches * owners * rows)

@@ -7,12 +7,20 @@ import torch
 from kernels_sm100 import backward_host as host
 from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.errors import ConfigError
+from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
 from tests.kernels.backward.walks import tables as make_tables
 
 LOOP_Q = BackwardConfig(head_dim=64, group=2, parts=2, deterministic=True)
 LOOP_K = BackwardConfig(direction="loop_k", head_dim=64, group=2)
 SPLIT = BackwardConfig(head_dim=64, group=2, head_split=2)
 PACKED = BackwardConfig(head_dim=64, group=2, pack_gqa=True, direction="loop_k")
+GATHERED = BackwardConfig(
+    direction="loop_k",
+    head_dim=64,
+    group=2,
+    inner_load=InnerLoadMode.CP_ASYNC,
+    inner_store=InnerStoreMode.TMA_1D,
+)
 BATCH, SQ, SK, HQ, HK = 1, 200, 130, 4, 2
 
 
@@ -37,6 +45,9 @@ def given_to(config):
         tables["tile_id"] = torch.full((8, 1), -1, dtype=torch.int32)
         tables["tiles"] = torch.zeros(0, 128, 2, dtype=torch.int32)
         tables["order"] = torch.arange(4, dtype=torch.int32)
+    if config.gathered:
+        tables["tokens"] = torch.zeros(2, 128, dtype=torch.int32)
+        tables["keys"] = torch.ones(4, dtype=torch.int32)
     return {
         "inputs": {
             "q": activation(SQ, HQ), "k": activation(SK, HK), "v": activation(SK, HK),
@@ -60,8 +71,13 @@ def given_to(config):
         (SPLIT, ("dq_sums", "dk_sums", "dv_sums", "semaphores"), host.TABLES),
         (LOOP_K, ("dq", "dk_sums", "dv_sums"), [t for t in host.TABLES if t != "write_order"]),
         (PACKED, ("dq", "dk_sums", "dv_sums"), [t for t in host.TABLES if t != "write_order"]),
+        (
+            GATHERED,
+            ("dq", "dk_sums", "dv_sums"),
+            [*(t for t in host.TABLES if t != "write_order"), "tokens", "keys"],
+        ),
     ],
-    ids=["loop_q", "split", "loop_k", "packed"],
+    ids=["loop_q", "split", "loop_k", "packed", "gathered"],
 )
 def test_arguments_come_in_the_order_of_the_kernel(config, outputs, tables):
     given = given_to(config)
@@ -82,7 +98,7 @@ def test_arguments_come_in_the_order_of_the_kernel(config, outputs, tables):
 
 def test_arguments_are_those_that_the_kernel_was_compiled_with():
     pytest.importorskip("cutlass", reason="names are those of CuTe DSL's kernels (extra sm100)")
-    for config in (LOOP_Q, SPLIT, LOOP_K, PACKED):
+    for config in (LOOP_Q, SPLIT, LOOP_K, PACKED, GATHERED):
         _, fakes = host.build_backward(config)
 
         assert len(host.backward_arguments(config, **given_to(config))) == len(fakes) - 1
@@ -235,6 +251,30 @@ REFUSALS = [
         ),
     ),
     (
+        GATHERED,
+        change("tables", "keys", lambda x: x[:1]),
+        (
+            "size of keys does not fit in the sm100 loop_k backward: got 1, wanted 4; lower the "
+            "plan again."
+        ),
+    ),
+    (
+        GATHERED,
+        change("outputs", "dv_sums", lambda x: x[:, :, :64].contiguous()),
+        (
+            "dv_sums does not fit in the sm100 loop_k backward: got float32 (1, 2, 64, 64), wanted "
+            "float32 (1, 2, 130, 64); allocate it so."
+        ),
+    ),
+    (
+        LOOP_K,
+        change("outputs", "dk_sums", lambda x: x[..., :1].expand(*x.shape[:5], 1 << 19)),
+        (
+            "dk_sums is too large in the sm100 loop_k backward: got 4,294,967,296 elements, wanted "
+            "fewer than 2,147,483,648; take fewer heads or batches at a time."
+        ),
+    ),
+    (
         LOOP_Q,
         lambda given: given.update(scale=-1.0),
         (
@@ -303,12 +343,14 @@ def test_what_does_not_fit_a_postprocess_is_refused():
     )
 
 
-@pytest.mark.parametrize("config", [LOOP_Q, LOOP_K, SPLIT, PACKED])
+@pytest.mark.parametrize("config", [LOOP_Q, LOOP_K, SPLIT, PACKED, GATHERED])
 def test_ends_are_compiled_for_what_they_read_alone(config):
     rows, keys = host.rows_config(config), host.keys_config(config)
 
     assert rows.rows_per_token == config.rows_per_token
     assert keys.rows_per_token == 1
     assert (keys.dtype, keys.head_dim) == (config.dtype, config.head_dim)
-    if config is not PACKED:
+    assert keys.gathered == config.gathered
+    assert not rows.gathered
+    if config not in (PACKED, GATHERED):
         assert rows == keys
