@@ -14,7 +14,7 @@ from torch import Tensor
 import maskplan as mp
 from maskplan.lower.gathered import gathered
 
-SEQLEN_K, TOPK, RUNS = 4096, 128, 5
+SEQLEN_K, TOPK, RUNS = 4096, 256, 5
 
 
 def shortest(work: Callable[[], object]) -> float:
@@ -52,7 +52,7 @@ def main() -> None:
         base = ns_per_pair(blocks, 1, head_dim, 512 * SEQLEN_K)
         print(f"D {head_dim}, blocks of 128: {base[0]:.2f} ns forward, {base[1]:.2f} ns backward")
         for heads in (1, 2, 4, 8, 16, 64, 128):
-            seqlen_q = max(512 // heads, 16)
+            seqlen_q = max(4096 // heads, 32)
             keys = torch.rand(1, 1, seqlen_q, SEQLEN_K).topk(TOPK).indices
             plan = mp.from_topk(keys, SEQLEN_K)
             lowered = replace(plan.lower("cpu"), gathered=gathered(plan, "tokens"))

@@ -69,7 +69,7 @@ def _block_cost(rows: int, keys: int) -> float:
 
 def _gathered_cost(rows: int) -> float:
     """Of a pair of `rows` rows that read one list; a key is packed for them, or read in place."""
-    return 1.3 + min(3.2, 18 / rows)
+    return 1.3 + min(2.9, 13 / rows)
 
 
 def contiguity(plan: Plan, uses: Tensor | None = None) -> Contiguity:

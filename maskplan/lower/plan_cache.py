@@ -208,11 +208,10 @@ class PlanCache:
 
 def _writes(plan: Plan | TokenTiles) -> tuple[int, ...]:
     """How often each array of `plan` was written to in place; 0 of inference tensors."""
-    arrays: tuple[torch.Tensor | None, ...]
     if isinstance(plan, TokenTiles):
-        arrays = (plan.tile_token_indices, plan.valid_counts, plan.row_bits)
-    else:
-        arrays = (plan.pattern_id, plan.row_ptr, plan.col, plan.tile_id, plan.tiles)
+        tables = (plan.tile_token_indices, plan.valid_counts, plan.row_bits)
+        return writes_to([table for table in tables if table is not None])
+    arrays = (plan.pattern_id, plan.row_ptr, plan.col, plan.tile_id, plan.tiles)
     return writes_to([array for array in arrays if array is not None])
 
 

@@ -37,6 +37,9 @@ NOT_COUNTED = -1  # pairs of tiles that a GPU made
 class TokenTiles:
     """What a kernel that gathers tokens walks, tile by tile. A frozen pytree of tensors.
 
+    `attention` takes it, and `print` says what it lists. There is no file of it: `to_plan().save`
+    keeps the pairs, and tiles are made again from a plan or from lists.
+
     H is 1, HK (with PackGQA), or as many heads as the lists have; M the number of Q tiles; L the
     longest list rounded up to 128. Axes that were broadcast are views of stride 0.
 
@@ -286,6 +289,13 @@ class TokenTiles:
         kept = kept.reshape(batch, heads, tiles * self.tile_tokens, lists, width)
         by_head = kept[:, :, : self.seqlen_q].transpose(2, 3).flatten(1, 2)
         return from_topk(by_head, self.seqlen_k, block_size=size)
+
+    def __str__(self) -> str:
+        if self.wanted_pairs == NOT_COUNTED:
+            return repr(self)
+        from maskplan.lower.token_report import in_words
+
+        return in_words(self)
 
     def __repr__(self) -> str:
         start = (
