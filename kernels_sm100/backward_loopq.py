@@ -18,15 +18,17 @@ runs under the products of the one before.
 
 NOTE [Tensor memory]: every range, who writes it, who reads it, and what its next writer waits for.
 
-    columns   holds  written by   read by         rewritten once
-    0-127     S      S(t)         compute         P over it: each warp has read what it overwrites
-              P      compute      dV(t)           S(t+1): is issued behind dV(t)
-    128-      dV     dV(t)        warps 4-7, 0-3  dv_empty, at an item's first dV
-    256-383   dP     dP(t)        compute         dQ(t) over it: ds_full says that all have read dP
-              dQ     dQ(t)        sums            dq_empty, before dP(t+1)
-    384-      dK     dK(t)        warps 8-11, 0-3 dk_empty, at an item's first dK
+    columns   holds  written by   read by      rewritten once
+    0-127     S      S(t)         compute      P over it: each warp has read what it overwrites
+              P      compute      dV(t)        S(t+1): is issued behind dV(t)
+    128-      dV     dV(t)        warps 4-7    p_full of the next item, at its first dV
+    256-383   dP     dP(t)        compute      dQ(t) over it: ds_full says that all have read dP
+              dQ     dQ(t)        sums         dq_empty, before dP(t+1)
+    384-      dK     dK(t)        warps 8-11   ds_full of the next item, at its first dK
 
-With D = 64, dQ has columns 192-255 of its own, and dq_empty is waited for before dQ(t+1).
+With D = 64, dQ has columns 192-255 of its own, and dq_empty is waited for before dQ(t+1). Warps
+that store dV or dK arrive at p_full and ds_full of the next item afterwards. With head_split warps
+0-3 read dV and dK, and dv_empty and dk_empty say so.
 
 NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" by who has read.
 
@@ -37,7 +39,7 @@ NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" b
     p_full, ds_full      compute -> MMA        dS in shared memory is free once dp_full of the next
                                                step says that dQ and dK are done
     dq_full, dq_empty    MMA -> sums
-    dv_full, dv_empty    MMA -> warps 4-7; with head_split warps 0-3
+    dv_full, dv_empty    MMA -> warps 4-7; with head_split warps 0-3, which alone arrive at empty
     dk_full, dk_empty    MMA -> warps 8-11; likewise
 """
 
@@ -74,7 +76,7 @@ from kernels_sm100.backward import (
     Shared,
 )
 from kernels_sm100.backward_config import TILE, BackwardConfig
-from kernels_sm100.barriers import arrive_warp_tmem, commit, init_all, next_slot, wait_tmem
+from kernels_sm100.barriers import commit, init_all, next_slot, wait_tmem
 from kernels_sm100.bulk import load_bulk
 from kernels_sm100.columns import (
     Column,
@@ -340,7 +342,7 @@ class LoopQ(Backward):
             init_all(getattr(barriers, name), self.stages, 1)
         for name in ("p_full", "ds_full"):
             init_all(getattr(barriers, name), 1, COMPUTE_WARPS)
-        for name in ("dq_empty", "dv_empty", "dk_empty"):
+        for name in ("dq_empty", "dv_empty", "dk_empty") if self.splits else ("dq_empty",):
             init_all(getattr(barriers, name), 1, GROUP_WARPS)
 
     def item(self, walk: Columns, index: Int32) -> Column:
@@ -414,13 +416,7 @@ class LoopQ(Backward):
                 do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
                 step = self.following(walk, item, step)
             index += cute.arch.grid_dim()[0]
-        # The CTA must not end while a commit is still to arrive at its barriers.
-        for _ in cutlass.range(Q_STAGES, unroll=1):
-            cute.arch.mbarrier_wait(barriers.q_empty + slot, phase)
-            slot, phase = next_slot(slot, phase, Q_STAGES)
-        for _ in cutlass.range(self.stages, unroll=1):
-            cute.arch.mbarrier_wait(barriers.do_empty + do_slot, do_phase)
-            do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
+        # The CTA must not end while a commit is still to arrive at its barriers; this is the last.
         cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)
 
     def operands(self, mma: Products, layouts: Any, shared: Shared, tmem: cute.Pointer) -> Operands:
@@ -487,8 +483,8 @@ class LoopQ(Backward):
                 gemm(mma.pair, of.dp, of.v, do, False, bit=step_phase)
                 commit(barriers.dp_full)
                 wait_tmem(barriers.p_full, step_phase)
-                if steps == 0:
-                    wait_tmem(barriers.dv_empty, empty_phase)
+                if const_expr(self.splits):
+                    self.wait_where(steps == 0, barriers.dv_empty, empty_phase)
                 do_t, dv = of.do_t[None, None, None, do_slot], (mma.dv, of.dv)
                 gemm(*dv, of.p[0], do_t, steps > 0, last=half_steps, bit=step_phase)
                 gemm(*dv, of.p[1], do_t, True, first=half_steps, bit=step_phase)
@@ -508,6 +504,12 @@ class LoopQ(Backward):
                 commit(barriers.kv_empty)
                 empty_phase ^= 1
             index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def wait_where(self, condition: Any, barrier: cute.Pointer, phase: Int32) -> None:
+        """`wait_tmem`, if `condition` holds."""
+        if condition:
+            wait_tmem(barrier, phase)
 
     @cute.jit
     def dk_and_dq(
@@ -534,8 +536,8 @@ class LoopQ(Backward):
             barriers: all of them.
         """
         wait_tmem(barriers.ds_full, step_phase ^ 1)
-        if steps == 1:
-            wait_tmem(barriers.dk_empty, empty_phase)
+        if const_expr(self.splits):
+            self.wait_where(steps == 1, barriers.dk_empty, empty_phase)
         q_t = of.q_t[None, None, None, slot]
         gemm(mma.dk, of.dk, of.ds_t, q_t, steps > 1, bit=step_phase)
         commit(barriers.q_empty + slot)
@@ -596,13 +598,12 @@ class LoopQ(Backward):
                 if half == 0:
                     self.store(
                         self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN), dv, item,
-                        thread, visited, Float32(1.0), barriers.dv_full, barriers.dv_empty,
-                        full_phase,
+                        thread, visited, Float32(1.0), barriers.dv_full, full_phase,
                     )  # fmt: skip
                 else:
                     self.store(
                         self.accumulator(mma.dk, self.gradient_tile, tmem, LAST_COLUMN), dk, item,
-                        thread, visited, scale, barriers.dk_full, barriers.dk_empty, full_phase,
+                        thread, visited, scale, barriers.dk_full, full_phase,
                     )  # fmt: skip
             if visited:
                 full_phase ^= 1
@@ -618,7 +619,6 @@ class LoopQ(Backward):
         visited: Any,
         factor: Float32,
         full: cute.Pointer,
-        empty: cute.Pointer,
         phase: Int32,
     ) -> None:
         """DK or dV of an item; zeros where no query sees its keys."""
@@ -635,8 +635,6 @@ class LoopQ(Backward):
             factor,
             self.head_dim,
         )
-        if visited:
-            arrive_warp_tmem(empty)
 
     @cute.jit
     def sums(

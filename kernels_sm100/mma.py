@@ -66,7 +66,9 @@ def gemm(
             NOTE [Descriptors].
     """
     if const_expr(bit is not None):
-        a, b = displaced(a, zero_of(bit)), displaced(b, zero_of(bit))
+        b = displaced(b, zero_of(bit))
+        if const_expr(mma.op.a_src == tcgen05.OperandSource.SMEM):
+            a = displaced(a, zero_of(bit))
     atom = cute.make_mma_atom(mma.op)
     steps = range(cute.size(a.shape[2]))[first:last]
     for i in cutlass.range_constexpr(steps.start, steps.stop):
