@@ -10,9 +10,9 @@ where the token is -1, which leaves zeros. It belongs to the generic proxy, so w
 on the tile fences first (`arrive_copied`). A TMA gather takes four rows of a matrix by their
 numbers, one span of each, and is issued by one lane; numbers that are no row come as zeros. It
 needs one stride for all rows (`forward_host.even_rows`). Which is faster no GPU has said yet. Both
-bring the same bytes in about as many PTX instructions; but in machine code, where a gather takes
-its operands from uniform registers, it is twice as much. So cp.async is what is derived, and the
-other is there to be asked for, and measured.
+bring the same bytes; the gathers take half as many PTX instructions more, and twice the machine
+code and more, as their operands have to come to uniform registers first. So cp.async is what is
+derived, and the other is there to be asked for, and measured.
 
 NOTE [Tokens ahead]: the loads of a chunk start with its tokens, which are known only once memory
 has said which chunk comes next, and then which tokens it has. So they are double-buffered: while

@@ -51,8 +51,8 @@ class Launch:
     Attributes:
         direction: the loop.
         gathered: keys come from a table of tokens; False for whole blocks.
-        gather4: gather by TMA, four rows at a time. It brings the same bytes in about as many PTX
-            instructions as cp.async, but in twice the machine code, so it has to be asked for.
+        gather4: gather by TMA, four rows at a time. It brings the same bytes in more instructions
+            than cp.async, so it has to be asked for.
         even_rows: all batches and heads of K and V are rows and columns of one matrix, which is
             what a tensor map for gathering holds.
         varlen: sequences lie end to end, so that a tile may end inside of the next sequence.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskplan.attention import sm100_backward
+from maskplan.attention import sm100_backward, sm100_gathered
 from maskplan.attention import sm100_kernels as kernels
 from maskplan.attention.call import AttentionCall
 from maskplan.attention.metadata import Metadata
@@ -98,6 +98,8 @@ def steps(call: AttentionCall, cta_rows: int, q_tiles: int, rows_per_token: int)
         q_tiles: Q tiles of a CTA.
         rows_per_token: packed rows of a token.
     """
+    if call.lowered.gathered is not None:
+        return sm100_gathered.steps(call)
     walk = kernels.forward_walk(call.lowered)
     pattern = call.lowered.pattern_id.long()
     entries = walk.row_ptr.diff().view(-1, walk.rows).sum(1)[pattern].sum()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from maskplan.attention import sm100_gathered as gathered
 from maskplan.attention.call import AttentionCall
 from maskplan.attention.metadata import Metadata
 from maskplan.lower.lowered import LoweredPlan
@@ -21,7 +22,7 @@ from maskplan.lower.walk import Walk
 if TYPE_CHECKING:
     from kernels_sm100.config import ForwardConfig
 
-ENGINES = ("sm100",)
+ENGINES = ("sm100", "tokens")
 DTYPES = (torch.bfloat16, torch.float16)
 _HEAD_DIM_MULTIPLE, _LARGEST_HEAD_DIM = 16, 128
 _KEYS = 128  # of a KV block
@@ -54,7 +55,7 @@ def refused(asked: Metadata) -> str | None:
         )
     if (reason := missing()) is not None:
         return reason
-    return _uncuttable(asked)
+    return gathered.refused(asked) if asked.engine == "tokens" else _uncuttable(asked)
 
 
 def packs(asked: Metadata) -> bool:
@@ -125,6 +126,8 @@ def forward_config(call: AttentionCall) -> "ForwardConfig":
     """What the forward kernel of a call is compiled for."""
     from kernels_sm100.config import ForwardConfig
 
+    if call.lowered.gathered is not None:
+        return gathered.forward_config(call)
     kernels = call.lowered.target
     assert kernels is not None, "a plan lowered for sm100 has a target"
     q_tiles = 2 if call.lowered.seqlen_q * kernels.rows_per_token > TILE_ROWS else 1
@@ -180,9 +183,7 @@ def forward_operands(
     """(arguments of the compiled kernel, the out and the lse among them)."""
     from kernels_sm100.forward_host import forward_arguments
 
-    walk = forward_walk(call.lowered)
-    tables = {name: getattr(walk, name) for name in ("row_ptr", "col", "tile_id", "tiles", "order")}
-    tables["pattern_id"] = call.lowered.pattern_id
+    tables = _walk_tables(call) if call.lowered.gathered is None else gathered.tables(call)
     out = call.new(call.q, int(call.v.shape[3]), call.q.dtype)
     lse = _room_for_lse(call)
     q, scale = signed(call)
@@ -191,6 +192,12 @@ def forward_operands(
         {name: compact(table) for name, table in tables.items()}, scale=scale, ctas=ctas,
     )  # fmt: skip
     return arguments, out, lse
+
+
+def _walk_tables(call: AttentionCall) -> dict[str, Tensor]:
+    walk = forward_walk(call.lowered)
+    names = ("row_ptr", "col", "tile_id", "tiles", "order")
+    return {name: getattr(walk, name) for name in names} | {"pattern_id": call.lowered.pattern_id}
 
 
 def compact(table: Tensor) -> Tensor:

@@ -23,12 +23,25 @@ def transposed_bits(tiles):
     return np.packbits(flipped, axis=2, bitorder="little").view(np.int32)
 
 
-def watched(shape, fill):
-    """(float32 tensor between canaries, all of it)."""
+def sums_of(shape):
+    """(float32 sums, all of the memory around them): -0, which adding so much as 0 would show."""
     count = int(np.prod(shape))
-    room = aligned((count + 2 * AROUND,), torch.float32, CANARY)
-    inner = room[AROUND : AROUND + count].view(*shape)
-    return inner.fill_(fill), room
+    room = aligned((count + 2 * AROUND,), torch.float32, -0.0)
+    return room[AROUND : AROUND + count].view(*shape), room
+
+
+def untouched(values):
+    """Whether nothing has been added to any of them."""
+    return bool(((values == 0) & torch.signbit(values)).all())
+
+
+def selected(given):
+    """Bool [B, HK, SK]: tokens that a query of the group selects."""
+    batch, _, heads, _ = given.q.shape
+    kv_heads = given.k.shape[2]
+    per_head = np.repeat(given.masks.any(2), heads // given.masks.shape[1], axis=1)
+    per_head = np.repeat(per_head, batch // len(per_head), axis=0)
+    return torch.from_numpy(per_head.reshape(batch, kv_heads, -1, per_head.shape[2]).any(2))
 
 
 class GatheredBackward(BackwardKernel):
@@ -52,8 +65,7 @@ class GatheredBackward(BackwardKernel):
             lists.append(aligned(array.shape, array.dtype).copy_(array))
         batch, _, heads, width = given.q.shape
         shape = (batch, given.k.shape[2], given.k.shape[1], width)
-        dk, dk_room = watched(shape, 0.0)
-        dv, dv_room = watched(shape, 0.0)
+        (dk, dk_room), (dv, dv_room) = sums_of(shape), sums_of(shape)
         seqlen_q = given.q.shape[1]
         dq_room = aligned((batch, seqlen_q + 2, heads + 1, width + 16), given.q.dtype, CANARY)
         dq = dq_room[:, 1 : seqlen_q + 1, :heads, 8 : width + 8].fill_(POISON)
@@ -63,11 +75,12 @@ class GatheredBackward(BackwardKernel):
         return (*inputs, *lists, bias.shape[2] // TILE, *scales, ctas), outputs
 
     def outcome(self, given, raw, report):
-        """Gradients of what a launch wrote, canaries alive."""
+        """Gradients of what a launch wrote, where it was to write and nowhere else."""
         dq, dk, dv, dq_room, dk_room, dv_room = raw
-        for room in (dk_room, dv_room):
-            assert (room[:AROUND] == CANARY).all()
-            assert (room[-AROUND:] == CANARY).all()
+        for sums, room in ((dk, dk_room), (dv, dv_room)):
+            assert untouched(room[:AROUND])
+            assert untouched(room[-AROUND:])
+            assert untouched(sums[~selected(given)])
         outside = torch.ones(dq_room.shape, dtype=torch.bool)
         outside[:, 1:-1, :-1, 8:-8] = False
         assert (dq_room[outside] == torch.tensor(CANARY, dtype=dq.dtype)).all()

@@ -1,0 +1,105 @@
+"""Token tiles through `attention(backend="sm100-emulated")`: the sweeps of MagiAttention's tests.
+
+A covering subset of the 44 configurations of its pull request 334, with heads and queries cut down;
+all of them, in full, are benchmarks/sm100_gather_grid.py.
+"""
+
+import pytest
+import torch
+
+import maskplan as mp
+from benchmarks.sm100_gather_grid import Case, cases, inputs, judged, tiles_of
+from maskplan.attention import sm100_kernels
+
+BACKEND = "sm100-emulated"
+
+SMALL = {
+    "classic": Case(sweep="classic", heads=32, kv_heads=1, seqlen_q=8, seqlen_k=512, topk=256),
+    "classic, few of many keys": Case(
+        sweep="classic", heads=32, kv_heads=1, seqlen_q=16, seqlen_k=4096, topk=128
+    ),
+    "heads of their own": Case(
+        sweep="comprehensive", heads=4, kv_heads=4, seqlen_q=256, seqlen_k=512, topk=128,
+        head_dim=64, packed=False,
+    ),
+    "GQA": Case(
+        sweep="comprehensive", heads=8, kv_heads=2, seqlen_q=65, seqlen_k=512, topk=128, head_dim=64
+    ),
+    "whole blocks": Case(
+        sweep="comprehensive", heads=4, kv_heads=1, seqlen_q=64, seqlen_k=1024, topk=256, block=128
+    ),
+    "partial": Case(sweep="partial", heads=8, kv_heads=1, seqlen_q=32, seqlen_k=512, topk=448),
+    "partial, differing queries": Case(
+        sweep="partial", heads=8, kv_heads=1, seqlen_q=40, seqlen_k=512, topk=192, differ=True
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_sweeps_keep_the_budget_of_the_forward(name):
+    pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
+
+    assert judged(SMALL[name]) <= 1
+
+
+def test_the_sweeps_are_those_of_the_pull_request():
+    found = list(cases())
+
+    assert len(set(found)) == len(found)
+    seeds = [case for case in found if not case.differ]
+    assert {sweep: sum(case.sweep == sweep for case in seeds) for sweep in
+            ("classic", "comprehensive", "partial")} == {
+        "classic": 18, "comprehensive": 21, "partial": 5,
+    }  # fmt: skip
+
+
+def test_whole_blocks_are_loaded_as_blocks():
+    """By measured contiguity; so they cost what they cost the block-sparse kernel."""
+    tiles = tiles_of(SMALL["whole blocks"])
+
+    assert tiles.form == "blocks"
+    assert tiles.tile_token_indices is None
+    assert tiles_of(SMALL["partial"]).form == "tokens"
+
+
+def tokens_of(seqlen_q=4, topk=3, seqlen_k=40, group=1):
+    lists = torch.arange(topk, dtype=torch.int32).mul(2).expand(1, 1, seqlen_q, topk)
+    return mp.TokenTiles.from_topk(lists, seqlen_k, group=group)
+
+
+@pytest.mark.parametrize(
+    ("width", "grad", "reason"),
+    [
+        (32, False, r"its kernels gather rows of head dims \(64, 128\), not \(32, 32\)"),
+        (64, True, "no backward that gathers tokens yet"),
+    ],
+)
+def test_what_is_not_there_is_refused(monkeypatch, width, grad, reason):
+    monkeypatch.setattr(sm100_kernels, "missing", lambda: None)
+    q, k = (torch.zeros(1, n, 1, width, dtype=torch.bfloat16) for n in (4, 40))
+    q.requires_grad_(grad)
+
+    with pytest.raises(mp.UnsupportedError, match=reason):
+        mp.attention(q, k, k, tokens_of(), backend=BACKEND)
+
+
+def test_a_group_that_the_q_tile_cuts_is_refused(monkeypatch):
+    monkeypatch.setattr(sm100_kernels, "missing", lambda: None)
+    q, k = (torch.zeros(1, n, h, 64, dtype=torch.bfloat16) for n, h in ((4, 256), (40, 1)))
+    lists = torch.arange(3, dtype=torch.int32).expand(1, 1, 4, 3) * 2
+    tiles = mp.TokenTiles.from_topk(lists, 40, tile_rows=256, group=256)
+
+    with pytest.raises(mp.UnsupportedError, match="cut packed groups of 256"):
+        mp.attention(q, k, k, tiles, backend=BACKEND)
+
+
+def test_a_cache_lowers_tiles_once():
+    pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
+    case = SMALL["GQA"]
+    tiles, cache = tiles_of(case), mp.PlanCache()
+    q, k, v = inputs(case)
+
+    outs = [mp.attention(q, k, v, tiles, backend=BACKEND, cache=cache) for _ in range(2)]
+
+    assert torch.equal(*outs)
+    assert cache.stats.misses == 1
