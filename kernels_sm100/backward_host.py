@@ -1,6 +1,6 @@
 """The backward kernels as their callers see them: how to compile each, and which tensors it takes.
 
-    rows = rows_config(config)
+    rows = backward_shapes.rows_config(config)
     prepare = compile_kernel(build_preprocess, rows, sources=BACKWARD_SOURCES)
     backward = compile_kernel(build_backward, config, sources=BACKWARD_SOURCES)
     finish = compile_kernel(build_postprocess, rows, sources=BACKWARD_SOURCES)
@@ -18,15 +18,15 @@ from typing import Any
 
 from kernels_sm100.argument_checks import Checks
 from kernels_sm100.backward_config import TILE, BackwardConfig
-from kernels_sm100.backward_shapes import TABLES as TABLES
-from kernels_sm100.backward_shapes import TOKEN_TABLES as TOKEN_TABLES
-from kernels_sm100.backward_shapes import dq_sums_shape as dq_sums_shape
-from kernels_sm100.backward_shapes import keys_config as keys_config
-from kernels_sm100.backward_shapes import kv_sums_shape as kv_sums_shape
-from kernels_sm100.backward_shapes import row_tiles as row_tiles
-from kernels_sm100.backward_shapes import rows_config as rows_config
-from kernels_sm100.backward_shapes import rows_shape as rows_shape
-from kernels_sm100.backward_shapes import tables_of as tables_of
+from kernels_sm100.backward_shapes import (
+    TABLES,
+    TOKEN_TABLES,
+    dq_sums_shape,
+    kv_sums_shape,
+    row_tiles,
+    rows_shape,
+    tables_of,
+)
 
 LOG2_E = math.log2(math.e)
 _TYPES = dict.fromkeys((*TABLES, *TOKEN_TABLES), "int32") | {"row_ptr": "int64"}

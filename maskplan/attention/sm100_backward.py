@@ -130,16 +130,17 @@ def gradients(
         launch: runs a kernel.
     """
     from kernels_sm100 import backward_host as host
+    from kernels_sm100 import backward_shapes as shapes
 
     config = backward_config(call, ctas)
     dim = config.head_dim
     signed, scale = kernels.signed(call)
     q, k, v, o, do = (_wide(x, dim) for x in (signed, call.k, call.v, out, dout))
     sums = _sums(call, config)
-    shape = host.rows_shape(config, call.batch, call.heads, call.lowered.seqlen_q)
+    shape = shapes.rows_shape(config, call.batch, call.heads, call.lowered.seqlen_q)
     bias, delta = (q.new_empty(shape, dtype=torch.float32) for _ in range(2))
     dlse = torch.zeros_like(lse) if dlse is None else dlse
-    rows = host.rows_config(config)
+    rows = shapes.rows_config(config)
     prepared = host.preprocess_arguments(
         rows, o, do, _rows(lse), _rows(dlse), bias, delta, (sums.flat, sums.turns)
     )
@@ -155,8 +156,8 @@ def gradients(
     )
     owned = tuple(name for name in grads if f"{name}_sums" not in sums.parts)
     launch(host.build_backward, config, given, owned)
-    of_sums = {"dq": (rows, call.scale), "dk": (host.keys_config(config), scale)}
-    of_sums["dv"] = (host.keys_config(config), 1.0)
+    of_sums = {"dq": (rows, call.scale), "dk": (shapes.keys_config(config), scale)}
+    of_sums["dv"] = (shapes.keys_config(config), 1.0)
     for name, (shaped, factor) in of_sums.items():
         if name not in owned:
             found = host.postprocess_arguments(
@@ -188,21 +189,21 @@ def _rows(tensor: Tensor) -> Tensor:
 
 def _sums(call: AttentionCall, config: "BackwardConfig") -> _Sums:
     """Room for the sums of a direction, see NOTE [One buffer of sums]; nothing is cleared."""
-    from kernels_sm100 import backward_host as host
+    from kernels_sm100 import backward_shapes as shapes
 
-    queries = host.dq_sums_shape(config, call.batch, call.heads, call.lowered.seqlen_q)
-    keys = host.kv_sums_shape(config, call.batch, int(call.k.shape[2]), call.lowered.seqlen_k)
-    shapes = {"dq_sums": queries} if config.direction == "loop_q" else {}
+    queries = shapes.dq_sums_shape(config, call.batch, call.heads, call.lowered.seqlen_q)
+    keys = shapes.kv_sums_shape(config, call.batch, int(call.k.shape[2]), call.lowered.seqlen_k)
+    rooms = {"dq_sums": queries} if config.direction == "loop_q" else {}
     if config.direction == "loop_k" or config.head_split > 1:
-        shapes |= {"dk_sums": keys, "dv_sums": keys}
-    flat = call.q.new_empty(sum(map(prod, shapes.values())), dtype=torch.float32)
-    parts = torch.split(flat, [prod(shape) for shape in shapes.values()])
+        rooms |= {"dk_sums": keys, "dv_sums": keys}
+    flat = call.q.new_empty(sum(map(prod, rooms.values())), dtype=torch.float32)
+    parts = torch.split(flat, [prod(shape) for shape in rooms.values()])
     waiting = prod(queries[:3])
     cleared = -(-waiting // _FOUR) * _FOUR if config.deterministic else 0
     turns = call.q.new_empty(max(cleared, waiting), dtype=torch.float32)
     return _Sums(
         flat=flat,
-        parts={name: part.view(shapes[name]) for name, part in zip(shapes, parts, strict=True)},
+        parts={name: part.view(rooms[name]) for name, part in zip(rooms, parts, strict=True)},
         turns=turns[:cleared],
         semaphores=turns[:waiting].view(torch.int32).view(queries[:3]),
     )

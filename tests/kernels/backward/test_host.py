@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from kernels_sm100 import backward_host as host
+from kernels_sm100 import backward_shapes as shapes
 from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.errors import ConfigError
 from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
@@ -33,12 +34,12 @@ def float32(shape):
 
 
 def given_to(config):
-    rows = float32(host.rows_shape(config, BATCH, HQ, SQ))
-    sums = float32(host.kv_sums_shape(config, BATCH, HK, SK))
-    dq_sums = float32(host.dq_sums_shape(config, BATCH, HQ, SQ))
+    rows = float32(shapes.rows_shape(config, BATCH, HQ, SQ))
+    sums = float32(shapes.kv_sums_shape(config, BATCH, HK, SK))
+    dq_sums = float32(shapes.dq_sums_shape(config, BATCH, HQ, SQ))
     by = "keys" if config.direction == "loop_q" else "queries"
     walk = make_tables(np.ones((1, 1, SQ, SK), dtype=bool), by=by, parts=config.parts)
-    tables = {name: torch.from_numpy(getattr(walk, name)) for name in host.TABLES}
+    tables = {name: torch.from_numpy(getattr(walk, name)) for name in shapes.TABLES}
     if config.rows_per_token > 1:  # 64 tokens a tile: four of them, all full
         tables["row_ptr"] = torch.arange(0, 9, 2)
         tables["col"] = torch.arange(2, dtype=torch.int32).repeat(4)
@@ -67,14 +68,14 @@ def given_to(config):
 @pytest.mark.parametrize(
     ("config", "outputs", "tables"),
     [
-        (LOOP_Q, ("dq_sums", "dk", "dv", "semaphores"), host.TABLES),
-        (SPLIT, ("dq_sums", "dk_sums", "dv_sums", "semaphores"), host.TABLES),
-        (LOOP_K, ("dq", "dk_sums", "dv_sums"), [t for t in host.TABLES if t != "write_order"]),
-        (PACKED, ("dq", "dk_sums", "dv_sums"), [t for t in host.TABLES if t != "write_order"]),
+        (LOOP_Q, ("dq_sums", "dk", "dv", "semaphores"), shapes.TABLES),
+        (SPLIT, ("dq_sums", "dk_sums", "dv_sums", "semaphores"), shapes.TABLES),
+        (LOOP_K, ("dq", "dk_sums", "dv_sums"), [t for t in shapes.TABLES if t != "write_order"]),
+        (PACKED, ("dq", "dk_sums", "dv_sums"), [t for t in shapes.TABLES if t != "write_order"]),
         (
             GATHERED,
             ("dq", "dk_sums", "dv_sums"),
-            [*(t for t in host.TABLES if t != "write_order"), "tokens", "keys"],
+            [*(t for t in shapes.TABLES if t != "write_order"), "tokens", "keys"],
         ),
     ],
     ids=["loop_q", "split", "loop_k", "packed", "gathered"],
@@ -306,8 +307,8 @@ def test_what_does_not_fit_is_refused(config, plant, text):
 
 
 def ends():
-    sums = float32(host.dq_sums_shape(PACKED, BATCH, HQ, SQ))
-    rows = float32(host.rows_shape(PACKED, BATCH, HQ, SQ))
+    sums = float32(shapes.dq_sums_shape(PACKED, BATCH, HQ, SQ))
+    rows = float32(shapes.rows_shape(PACKED, BATCH, HQ, SQ))
     return {
         "o": activation(SQ, HQ), "do": activation(SQ, HQ), "lse": float32((BATCH, HQ, SQ)),
         "dlse": float32((BATCH, HQ, SQ)), "bias": rows, "delta": rows.clone(),
@@ -316,7 +317,7 @@ def ends():
 
 
 def test_what_does_not_fit_a_preprocess_is_refused():
-    rows = host.rows_config(PACKED)
+    rows = shapes.rows_config(PACKED)
     assert len(host.preprocess_arguments(rows, **ends())) == 8
     for name, value, text in (
         ("do", activation(SQ, HQ, 128), "do does not fit in the sm100 preprocess: got bfloat16"),
@@ -329,8 +330,8 @@ def test_what_does_not_fit_a_preprocess_is_refused():
 
 
 def test_what_does_not_fit_a_postprocess_is_refused():
-    rows, keys = host.rows_config(PACKED), host.keys_config(PACKED)
-    sums = float32(host.dq_sums_shape(rows, BATCH, HQ, SQ))
+    rows, keys = shapes.rows_config(PACKED), shapes.keys_config(PACKED)
+    sums = float32(shapes.dq_sums_shape(rows, BATCH, HQ, SQ))
 
     assert host.postprocess_arguments(rows, sums, activation(SQ, HQ), -0.5)[2] == -0.5
     with pytest.raises(ConfigError, match="sums does not fit in the sm100 postprocess"):
@@ -345,7 +346,7 @@ def test_what_does_not_fit_a_postprocess_is_refused():
 
 @pytest.mark.parametrize("config", [LOOP_Q, LOOP_K, SPLIT, PACKED, GATHERED])
 def test_ends_are_compiled_for_what_they_read_alone(config):
-    rows, keys = host.rows_config(config), host.keys_config(config)
+    rows, keys = shapes.rows_config(config), shapes.keys_config(config)
 
     assert rows.rows_per_token == config.rows_per_token
     assert keys.rows_per_token == 1

@@ -11,13 +11,8 @@ from typing import Any
 import torch
 
 from kernels_sm100.backward_config import BackwardConfig
-from kernels_sm100.backward_host import (
-    BACKWARD_SOURCES,
-    build_postprocess,
-    build_preprocess,
-    dq_sums_shape,
-    rows_shape,
-)
+from kernels_sm100.backward_host import BACKWARD_SOURCES, build_postprocess, build_preprocess
+from kernels_sm100.backward_shapes import dq_sums_shape, rows_shape
 from kernels_sm100.emulator import emulate
 from kernels_sm100.launch import CompileCache, Compiled, compile_kernel
 from tests.kernels.tutorial import async_copy, bulk_rows, elementwise, ordered_sum, ring, tma_tiles
