@@ -227,9 +227,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path", type=Path)
     parser.add_argument("--summary", action="store_true", help="print the table, run nothing")
+    parser.add_argument("--direction", choices=("loop_q", "loop_k"), help="one alone")
     arguments = parser.parse_args()
     rows = read(arguments.path)
-    wanted = {json.dumps(asdict(case)): case for case in cases()}
+    wanted = {
+        json.dumps(asdict(case)): case
+        for case in cases()
+        if arguments.direction in (None, case.kind.direction)
+    }
     if not arguments.summary:
         arguments.path.parent.mkdir(parents=True, exist_ok=True)
         with arguments.path.open("a") as file:
