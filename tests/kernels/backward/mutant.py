@@ -10,15 +10,19 @@ from kernels_sm100.launch import CompileCache
 from tests.kernels.backward.run import BackwardKernel
 
 _KEPT = ("config", "backward_config", "modes")
-_KERNEL = {"loop_q": ("backward_loopq", "LoopQ"), "loop_k": ("backward_loopk", "LoopK")}
+_KERNEL = {
+    ("loop_q", False): ("backward_loopq", "LoopQ"),
+    ("loop_k", False): ("backward_loopk", "LoopK"),
+    ("loop_k", True): ("backward_loopk_gathered", "GatheredLoopK"),
+}
 _number = count()
 
 
-def plant(folder, config: BackwardConfig, *changes):
+def plant(folder, config: BackwardConfig, *changes, runner=BackwardKernel):
     """The kernel compiled with changes (module, old text, new text), each found exactly once.
 
     All modules of device code are copied under names of their own, so that nothing of the true
-    kernel changes.
+    kernel changes. `runner` is the class that calls it.
     """
     prefix = f"backward_mutant_{next(_number)}_"
     names = [path.stem for path in BACKWARD_SOURCES if path.stem not in _KEPT]
@@ -37,10 +41,10 @@ def plant(folder, config: BackwardConfig, *changes):
     def build(config):
         sys.path.insert(0, str(folder))
         try:
-            module_name, kernel = _KERNEL[config.direction]
+            module_name, kernel = _KERNEL[config.direction, config.gathered]
             module = importlib.import_module(prefix + module_name)
             return getattr(module, kernel)(config), module.fake_arguments(config)
         finally:
             sys.path.remove(str(folder))
 
-    return BackwardKernel(config, CompileCache(folder / "cache"), build=build)
+    return runner(config, CompileCache(folder / "cache"), build=build)

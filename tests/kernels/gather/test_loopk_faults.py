@@ -17,7 +17,7 @@ FAULTS = {
         (GATHERED, "if thread < keys[entry]:", "if thread < TILE:"),
     ),
     "slots without a token are added": (
-        AssertionError,
+        (AssertionError, EmulatorError),
         (GATHERED, "if token >= 0:\n                    lines", "if True:\n" + 20 * " " + "lines"),
     ),
     "a row is overwritten before its copy has read it": (
@@ -34,7 +34,11 @@ FAULTS = {
     ),
     "MMAs read what cp.async wrote without a fence": (
         MissingFence,
-        ("backward_loopk", "if const_expr(self.config.gathered):\n            cute", "if False:\n            cute"),
+        (
+            "backward_loopk",
+            "if const_expr(self.config.gathered):\n            cute",
+            "if False:\n            cute",
+        ),
     ),
 }
 
