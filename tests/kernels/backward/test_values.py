@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from kernels_sm100.backward_config import BackwardConfig
 from tests.kernels.backward.run import judge, problem
@@ -98,11 +99,19 @@ def test_bits_past_the_ends_are_not_believed(backward_kernel, config):
     judge(given, kernel.run(given, walk=walk))
 
 
-def test_both_directions_agree(backward_kernel):
-    given = problem(K_64, masks.blocks((1, 1, 300, 300), 0.7))
+def rounded(values, dtype):
+    """Float64 to the dtype and back."""
+    return torch.from_numpy(values).to(dtype).double().numpy()
+
+
+def test_both_directions_agree_on_dense_plans(backward_kernel):
+    """To the order of their float32 sums: a unit of the dtype, in the few elements it decides."""
+    given = problem(K_64, np.ones((1, 1, 300, 300), dtype=bool))
     found = [backward_kernel(config).run(given) for config in (Q_ALONE, K_64)]
 
-    for name in ("dk", "dv", "dq"):
-        one, other = (getattr(outcome, name) for outcome in found)
-        # One of them is rounded to the dtype when it is stored, the other is a float32 sum.
-        assert np.abs(one - other).max() <= 2.0**-8 * np.abs(one).max()
+    for name in ("dq", "dk", "dv"):
+        one, other = (rounded(getattr(outcome, name), torch.bfloat16) for outcome in found)
+        largest = np.maximum(np.abs(one), np.abs(other))
+        unit = 2.0 ** (np.floor(np.log2(largest + 1e-30)) - 7)
+        assert (np.abs(one - other) <= unit + 2.0**-20 * largest.max()).all(), name
+        assert (one != other).mean() < 0.01, name
