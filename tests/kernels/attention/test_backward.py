@@ -7,6 +7,7 @@ import torch
 
 import maskplan as mp
 from maskplan.attention import sm100_backward
+from maskplan.lower.lowered import backward_choice
 from tests.kernels.attention.test_emulated import BACKEND, mask_of, plan_of
 
 
@@ -89,8 +90,29 @@ def test_verify(launched, way):
     )  # fmt: skip
 
     report.raise_if_failed()
+    assert [c.name for c in report.derivatives] == ["along q", "along k", "along v"]
     (config,) = launched
     assert (config.direction, config.pack_gqa) == (way.direction, way.packed)
+
+
+@pytest.mark.parametrize(("lengths", "direction"), [((256, 256), "loop_q"), ((512, 128), "loop_k")])
+def test_auto_takes_what_the_plan_is_for(launched, lengths, direction):
+    """Four Q tiles that all see the one KV block are a column of four, or four rows of one."""
+    plan = plan_of(mask_of("tokens", (1, 1, *lengths)), (128, 128))
+
+    mp.verify(plan, backend=BACKEND).raise_if_failed()
+
+    assert [config.direction for config in launched] == [direction]
+    assert backward_choice(plan, mp.target("sm100", head_dim=64)).direction == direction
+
+
+def test_a_group_is_split_where_kv_heads_are_few(launched):
+    plan = plan_of(mask_of("tokens", (1, 2, 200, 100)), (128, 128))
+
+    report = mp.verify(plan, backend=BACKEND, heads=2, kv_heads=1, backward="loop_q")
+
+    report.raise_if_failed()
+    assert [config.head_split for config in launched] == [2]
 
 
 @pytest.mark.parametrize("subtile", [1, 2, 4])
@@ -194,6 +216,7 @@ def test_verify_finds_a_backward_that_is_wrong(monkeypatch):
 
     wrong = {c.name for c in report.comparisons if not c.ok}
     assert wrong == {"dq", "dk", "dv"}
+    assert {c.name for c in report.derivatives if not c.ok} == {"along q", "along k", "along v"}
 
 
 def _fields(call):
