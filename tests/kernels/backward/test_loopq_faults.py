@@ -1,0 +1,71 @@
+"""Faults that a backward kernel has had, in LoopQ: each, planted, is found.
+
+Five of them made it hang, and one overwrote dV in tensor memory before it was read. They were a
+LoopK kernel's; here is what each would be in a loop over queries.
+"""
+
+import numpy as np
+import pytest
+
+from kernels_sm100.backward_config import BackwardConfig
+from kernels_sm100.errors import BarrierOverrun, Deadlock, RaceError
+from tests.kernels.backward.run import judge, problem
+
+# With a split, so that there is a reader of dV that no other barrier waits for.
+CONFIG = BackwardConfig(
+    head_dim=64, dtype="float16", group=4, parts=2, head_split=2, descending=True
+)
+FAULTS = {
+    "K and V wait for the barrier of Q": (
+        (Deadlock, RaceError),
+        "cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)\n                kv_phase ^= 1",
+        "cute.arch.mbarrier_wait(barriers.q_empty + slot, phase ^ 1)\n                kv_phase ^= 1",
+    ),
+    "Q of a step is wanted before that of the last is released": (
+        Deadlock,
+        "Q_STAGES = 2",
+        "Q_STAGES = 1",
+    ),
+    "dQ waits for its reader twice": (
+        Deadlock,
+        "if const_expr(self.shares_dp):",
+        "if const_expr(True):",
+    ),
+    "more warps are waited for than add dQ, dK and dV": (
+        Deadlock,
+        "init_all(getattr(barriers, name), 1, GROUP_WARPS)",
+        "init_all(getattr(barriers, name), 1, COMPUTE_WARPS)",
+    ),
+    "the slot of Q stands still": (
+        (Deadlock, RaceError, BarrierOverrun),
+        "tma_bar_ptr=full)\n                slot, phase = next_slot(slot, phase, Q_STAGES)",
+        "tma_bar_ptr=full)",
+    ),
+    "dV is overwritten before it is read": (
+        RaceError,
+        "self.wait_where(steps == 0, barriers.dv_empty, empty_phase)",
+        "pass",
+    ),
+}
+
+
+def two_items():
+    """Two Q tiles for one KV block, three for the next."""
+    mask = np.ones((1, 1, 300, 256), dtype=bool)
+    mask[:, :, 256:, :128] = False
+    return mask
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_faults_are_found(backward_kernel, tmp_path, name):
+    pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
+    from tests.kernels.backward.mutant import plant
+
+    error, old, new = FAULTS[name]
+    given = problem(CONFIG, two_items())
+    judge(given, backward_kernel(CONFIG).run(given))
+
+    faulty = plant(tmp_path, CONFIG, ("backward_loopq", old, new))
+
+    with pytest.raises(error):
+        faulty.run(given)
