@@ -77,14 +77,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """The sweeps, then what they leave out."""
-    for seqlen_q in (128, 512, 1024):
-        for seqlen_k in (512, 1024, 4096):
-            for topk in (128, 256):
-                yield Case(
-                    sweep="classic", heads=128, kv_heads=1, seqlen_q=seqlen_q, seqlen_k=seqlen_k,
-                    topk=topk,
-                )  # fmt: skip
+    """The sweeps, the small ones first."""
     for heads, kv_heads in HEADS:
         shape: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "seqlen_q": 256}
         shape |= {"sweep": "comprehensive", "packed": heads > kv_heads}
@@ -98,6 +91,13 @@ def cases() -> Iterator[Case]:
                 sweep="partial", heads=8, kv_heads=1, seqlen_q=seqlen_q, seqlen_k=seqlen_k,
                 topk=topk, differ=differ,
             )  # fmt: skip
+    for seqlen_q in (128, 512, 1024):
+        for seqlen_k in (512, 1024, 4096):
+            for topk in (128, 256):
+                yield Case(
+                    sweep="classic", heads=128, kv_heads=1, seqlen_q=seqlen_q, seqlen_k=seqlen_k,
+                    topk=topk,
+                )  # fmt: skip
 
 
 def indices_of(case: Case) -> NDArray[np.int32]:
