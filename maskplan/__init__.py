@@ -26,7 +26,8 @@ from maskplan.errors import (
 )
 from maskplan.geometry import Geometry
 from maskplan.io import load
-from maskplan.lower.lowered import LoweredPlan
+from maskplan.lower.direction import BackwardChoice
+from maskplan.lower.lowered import LoweredPlan, backward_choice
 from maskplan.lower.plan_cache import CacheStats, PlanCache
 from maskplan.lower.target import Target, target
 from maskplan.lower.tensors import BlockSparseTensors
@@ -39,6 +40,7 @@ from maskplan.stats import PlanStats
 
 __all__ = [
     "BackendStatus",
+    "BackwardChoice",
     "BlockSparseTensors",
     "CacheStats",
     "Geometry",
@@ -62,6 +64,7 @@ __all__ = [
     "amplification",
     "attention",
     "backends",
+    "backward_choice",
     "causal",
     "documents",
     "from_block_lists",
