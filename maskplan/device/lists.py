@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from maskplan.device.list_writer import write_lists
+from maskplan.device.nvrtc import runs
 from maskplan.device.rank_reader import read_ranks, reads
 from maskplan.device.status import new_status
 from maskplan.errors import PlanError, sentence
@@ -20,7 +22,7 @@ KindT = TypeVar("KindT", Plan, TransposedPlan)
 
 _SCAN, _FILL = 2048, 1024
 _BANDS = 4  # squares of bits that a warp turns
-_BLOCK_W, _EMIT_WARPS = 32, 2  # words whose bits become a list at once
+_BLOCK_W = 8  # words whose bits a warp of Triton turns into a list at once
 _FEW_LINES = 4096  # up to which a program adds up the counts before its own, to save a launch
 
 
@@ -170,21 +172,27 @@ def listing(
         tiles: 0 for no tile_id; 1 to give a partial block tile line * cols + column; 2, that of its
             own place in `col`.
     """
-    from maskplan.device.lists_triton import emit_kernel
-
     lines, words = listed.shape
-    scan = _SCAN if lines <= _FEW_LINES else 0
-    if scan:
+    few = lines <= _FEW_LINES
+    if few:
         row_ptr = torch.empty(lines + 1, dtype=torch.int64, device=counts.device)
     else:
         row_ptr = row_pointers(counts, capacity, status)
     col = torch.empty(capacity, dtype=torch.int32, device=listed.device)
     tile_id = torch.empty_like(col) if tiles else None
+    if runs(col):
+        write_lists(
+            listed, row_ptr, col, tile_id, status, cols=cols, tiles=tiles, full=full,
+            counts=counts if few else None,
+        )  # fmt: skip
+        return row_ptr, col, tile_id
+    from maskplan.device.lists_triton import emit_kernel
+
     emit_kernel[(max(lines, 1),)](
         listed, listed if full is None else full, counts, row_ptr, col,
         col if tile_id is None else tile_id, lines, cols, words, capacity, status,
-        TILES=tiles, SCAN=scan, BLOCK_W=power_of_two(words, 1, _BLOCK_W), FILL=_FILL,
-        num_warps=_EMIT_WARPS,
+        TILES=tiles, SCAN=_SCAN if few else 0, BLOCK_W=power_of_two(words, 1, _BLOCK_W),
+        FILL=_FILL, num_warps=1,
     )  # fmt: skip
     return row_ptr, col, tile_id
 
@@ -247,13 +255,20 @@ def _transposed(plan: BlockLists, kind: type[KindT]) -> KindT:
     row_ptr = row_pointers(counts, capacity, status)
     col = torch.empty(capacity, dtype=torch.int32, device=device)
     tile_id = None if plan.tile_id is None else torch.empty_like(col)
-    words = turned.shape[1]
-    turned_lists_kernel[(len(turned),)](
-        turned, row_ptr, own.before, own.listed, col if plan.tile_id is None else plan.tile_id,
-        col, col if tile_id is None else tile_id, len(turned), words, rows, cols,
-        own.listed.shape[1], capacity, TILES=tile_id is not None,
-        BLOCK_W=power_of_two(words, 1, _BLOCK_W), FILL=_FILL, num_warps=_EMIT_WARPS,
-    )  # fmt: skip
+    if runs(col):
+        old = None if plan.tile_id is None else (own.listed, own.before, plan.tile_id)
+        write_lists(
+            turned, row_ptr, col, tile_id, status, cols=rows, old_cols=cols, old=old,
+            tiles=0 if old is None else 3,
+        )  # fmt: skip
+    else:
+        words = turned.shape[1]
+        turned_lists_kernel[(len(turned),)](
+            turned, row_ptr, own.before, own.listed, col if plan.tile_id is None else plan.tile_id,
+            col, col if tile_id is None else tile_id, len(turned), words, rows, cols,
+            own.listed.shape[1], capacity, TILES=tile_id is not None,
+            BLOCK_W=power_of_two(words, 1, _BLOCK_W), FILL=_FILL, num_warps=1,
+        )  # fmt: skip
     return kind(
         pattern_id=plan.pattern_id, row_ptr=row_ptr, col=col, tile_id=tile_id, status=status, **rest
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskplan.errors import UnsupportedError, sentence
 
@@ -27,6 +28,18 @@ def available() -> bool:
         return bool(nvrtc.nvrtcVersion()[0] == nvrtc.nvrtcResult.NVRTC_SUCCESS)
     except (RuntimeError, OSError):  # the wheel is there, the library is not
         return False
+
+
+def runs(tensor: Tensor) -> bool:
+    """Whether kernels in CUDA C++ work on `tensor`: on a GPU, with NVRTC."""
+    return tensor.is_cuda and available()
+
+
+def place_of(tensor: Tensor) -> tuple[int, int]:
+    """(number, current stream) of the GPU that holds a tensor."""
+    device = tensor.device.index
+    assert device is not None
+    return device, torch.cuda.current_stream(device).cuda_stream
 
 
 def _checked(result: tuple[Any, ...], doing: str) -> Any:

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from maskplan.device.list_writer import pad_lists
 from maskplan.device.lists import counted, on_device, power_of_two, ranks, turned_bits
+from maskplan.device.nvrtc import runs
 from maskplan.device.status import new_status
 from maskplan.plan import BlockLists
 
-_BLOCK, _WARPS = 1024, 2  # slots at once, and warps of a list: short chains of loads, many lists
+_BLOCK = 512  # slots that a warp of Triton writes at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +49,26 @@ def _padded(plan: BlockLists, width: int, spt: bool | None) -> PaddedLists:
     lists = torch.empty(
         5 if with_order else 3, *shape, width, dtype=torch.int32, device=plan.device
     )
-    turned, before, lengths, words = counts, counts, counts, 1
+    turned = None
     if with_order:
-        own = ranks(plan).listed
-        turned = turned_bits(own, plan.num_patterns, rows, plan.axes.cols)
-        before, lengths = counted(turned)
-        words = turned.shape[1]
+        own = turned_bits(ranks(plan).listed, plan.num_patterns, rows, plan.axes.cols)
+        turned = (own, *counted(own))
     status = plan.status if plan.status is not None else new_status(plan.device)
-    padded_kernel[(plan.batch * plan.heads * rows,)](
-        plan.row_ptr, plan.col, plan.col if plan.tile_id is None else plan.tile_id, plan.pattern_id,
-        counts, lists, turned, before, lengths, rows, plan.axes.cols, words, width, status,
-        TILES=plan.tile_id is not None, ORDER=0 if spt is None else 1 + spt,
-        BLOCK=power_of_two(width, 32, _BLOCK), num_warps=_WARPS,
-    )  # fmt: skip
+    order = 0 if spt is None else 1 + spt
+    if runs(plan.col):
+        pad_lists(
+            plan.row_ptr, plan.col, plan.tile_id, plan.pattern_id, counts, lists, turned, status,
+            rows=rows, cols=plan.axes.cols, order=order,
+        )  # fmt: skip
+    else:
+        bits, before, lengths = (counts, counts, counts) if turned is None else turned
+        padded_kernel[(plan.batch * plan.heads * rows,)](
+            plan.row_ptr, plan.col, plan.col if plan.tile_id is None else plan.tile_id,
+            plan.pattern_id, counts, lists, bits, before, lengths, rows, plan.axes.cols,
+            1 if turned is None else bits.shape[1], width, status,
+            TILES=plan.tile_id is not None, ORDER=order, BLOCK=power_of_two(width, 32, _BLOCK),
+            num_warps=1,
+        )  # fmt: skip
     mask_idx, full_idx, mask_tile, *orders = lists.unbind(0)
     mask_order, full_order = orders if with_order else (None, None)
     return PaddedLists(

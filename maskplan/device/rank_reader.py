@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from maskplan.device.nvrtc import CudaKernel, available
+from maskplan.device.nvrtc import CudaKernel, place_of, runs
 from maskplan.plan import BlockLists
 
 _SOURCE = Path(__file__).with_name("ranks.cu")
@@ -29,8 +29,8 @@ def _kernel(full: bool, device: int) -> CudaKernel:
 
 
 def reads(plan: BlockLists, words: int) -> bool:
-    """Whether lists of a plan are read by it: on a GPU with NVRTC, and their bits fit."""
-    return plan.col.is_cuda and words <= _MOST_WORDS and available()
+    """Whether lists of a plan are read by it: where kernels run, and their bits fit."""
+    return words <= _MOST_WORDS and runs(plan.col)
 
 
 def read_ranks(
@@ -38,14 +38,12 @@ def read_ranks(
 ) -> None:
     """Fill `listed`, `before` and, if given, `full`, int32 [lines, words] each."""
     lines, words = listed.shape
-    device = listed.device.index
-    assert device is not None
+    device, stream = place_of(listed)
     tile_id = 0 if plan.tile_id is None else plan.tile_id.data_ptr()
     given = Lines(
         plan.row_ptr.data_ptr(), plan.col.data_ptr(), tile_id, listed.data_ptr(),
         0 if full is None else full.data_ptr(), before.data_ptr(), words,
     )  # fmt: skip
     threads = 64 if words <= 32 else 128 if words <= 256 else 256
-    stream = torch.cuda.current_stream(device).cuda_stream
     kernel = _kernel(full is not None, device)
     kernel(lines, threads, words * (1 + (full is not None)) * 4, stream, (given,))

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from maskplan.device.list_writer import write_tables
 from maskplan.device.lists import on_device, power_of_two
+from maskplan.device.nvrtc import runs
 from maskplan.device.status import new_status
 from maskplan.device.topk import TopkLists
 from maskplan.geometry import Geometry
@@ -133,11 +135,15 @@ def _token_tables(lists: TokenLists) -> TokenTables:
     )  # fmt: skip
     table, counts = empty(*shape, width), empty(*shape)
     report = empty(*shape, 4, dtype=torch.int64)
-    kernels.table_kernel[(total, chunks)](
-        chosen, parts, table, counts, report, status, words, width, lists.most,
-        UNIFORM=lists.policy == "uniform", UNION=lists.policy == "union", CHUNK=chunk, BLOCK_W=32,
-        PARTS=power_of_two(chunks, 1, _PARTS), FILL=_FILL,
-    )  # fmt: skip
+    if runs(table):
+        write_tables(chosen, parts, table, counts, report, status, chunk=chunk, most=lists.most,
+                     policy=lists.policy)  # fmt: skip
+    else:
+        kernels.table_kernel[(total, chunks)](
+            chosen, parts, table, counts, report, status, words, width, lists.most,
+            UNIFORM=lists.policy == "uniform", UNION=lists.policy == "union", CHUNK=chunk,
+            BLOCK_W=32, PARTS=power_of_two(chunks, 1, _PARTS), FILL=_FILL,
+        )  # fmt: skip
     row_bits, every = None, counts
     if lists.policy == "union":
         out_words = width // 32

@@ -19,7 +19,7 @@ from maskplan.device.lists import (
     power_of_two,
     words_of,
 )
-from maskplan.device.nvrtc import available
+from maskplan.device.nvrtc import place_of, runs
 from maskplan.device.status import new_status
 from maskplan.geometry import WORD_BITS, Geometry
 from maskplan.plan import Plan
@@ -76,7 +76,7 @@ class TopkLists:
     @property
     def in_cuda(self) -> bool:
         """Whether `read_lists.cu` reads them: 32 blocks fit in shared memory, and it is there."""
-        if not self.indices.is_cuda or not available():
+        if not runs(self.indices):
             return False
         words = 1 if self.unit_block else self.geometry.axes.words
         return words <= _MOST_WORDS
@@ -248,8 +248,7 @@ class TopkLists:
         lists, topk = indices.shape[2:]
         if self.unit_block:  # a block is a key here, and a word a block
             bk, words, blocks = WORD_BITS, 1, words_of(blocks)
-        device = indices.device.index
-        assert device is not None
+        device, stream = place_of(indices)
         kernel, room = reader(indices.dtype == torch.int64, bk, words, out is not None, device)
         a_pass = min(blocks, max(room // (words * 4) // WORD_BITS, 1) * WORD_BITS)
         given = GivenLists(
@@ -274,9 +273,8 @@ class TopkLists:
         listed, full, counts = (0, 0, 0) if out is None else (part.data_ptr() for part in out)
         found = FoundBits(0 if bits is None else bits.data_ptr(), listed, full, counts,
                        status.data_ptr())  # fmt: skip
-        threads = 1024 if topk >= 8192 else 512 if topk >= 2048 else 256
+        threads = 512 if topk >= 2048 else 256
         shared = -(-a_pass * words // 4) * 16 + SPARE
-        stream = torch.cuda.current_stream(device).cuda_stream
         kernel(self.patterns * lists, threads, shared, stream, (given, found))
 
 

@@ -164,6 +164,8 @@ def to_cpu(tiles: TokenTiles) -> TokenTiles:
         options = (tiles.tile_rows, tiles.rows_per_token, tiles.policy, tiles.max_coverage)
         return of_blocks(tiles.plan.cpu(), *options)
     if tiles.report is None:
+        if tiles.device.type == "cpu":
+            return tiles
         return replace(_moved(tiles, torch.device("cpu")), status=None)
     shape, table = _shape(tiles, tiles.report), tiles.tile_token_indices
     assert table is not None

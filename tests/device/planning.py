@@ -18,6 +18,11 @@ DISPATCHERS = (
     "maskplan.lower.token_lists",
 )
 
+# Modules that ask whether kernels in CUDA C++ run.
+COMPILERS = tuple(
+    f"maskplan.device.{name}" for name in ("topk", "rank_reader", "lists", "padded", "token_tables")
+)
+
 
 @contextlib.contextmanager
 def on_the_cpu() -> Iterator[None]:

@@ -20,6 +20,7 @@ VARIANTS = {
         "-DINDEX=long -DBLOCK=32 -DWORDS=1 -DCLASSIFY=0",
     ],
     "ranks.cu": ["-DFULL=0", "-DFULL=1"],
+    "lists.cu": [f"-DTILES={tiles} -DORDER={min(tiles, 2)}" for tiles in range(4)],
 }
 
 

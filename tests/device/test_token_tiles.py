@@ -8,7 +8,7 @@ from torch import Tensor
 
 import maskplan as mp
 from maskplan.errors import PlanError, PlanTypeError
-from tests.device.planning import generator, on_the_cpu
+from tests.device.planning import COMPILERS, generator, on_the_cpu
 
 POLICIES = ("uniform", "union", "representative")
 
@@ -269,7 +269,7 @@ def test_exact_tiles_move_there_and_back(place, form):
                                     max_coverage=1.0)  # fmt: skip
     there = tiles.to("cuda")
     assert there.device.type == "cuda"
-    assert there.valid_counts.stride()[0] == 0
+    assert there.valid_counts.stride()[0] == tiles.valid_counts.stride()[0]
     assert there.to(there.device) is there
     same_tiles(there.cpu(), tiles)
     same_tiles(there.to("cpu"), tiles)
@@ -290,6 +290,18 @@ def test_large_lists(place, policy, group):
         indices = indices[:, :, : -(-sq // step)].repeat_interleave(step, 2)[:, :, :sq]
         indices = indices.contiguous()
     check(place, indices, sk, policy=policy, group=group, max_coverage=1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("policy", POLICIES)
+def test_triton_alone_gives_the_same(place, policy, monkeypatch):
+    """Where CUDA C++ cannot be compiled."""
+    if place.type != "cuda":
+        pytest.skip("no CUDA device")
+    for name in COMPILERS:
+        monkeypatch.setattr(f"{name}.runs", lambda tensor: False)  # noqa: ARG005
+    indices = random_lists((2, 3, 1), 3000, 70_000, seed=10).expand(2, 3, 70, 3000)
+    check(place, indices, 70_000, policy=policy, group=8, max_coverage=1.0)
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ import torch
 import maskplan as mp
 from maskplan.errors import PlanError
 from tests.device.planning import (
+    COMPILERS,
     generator,
     on_the_cpu,
     same_lists,
@@ -242,7 +243,8 @@ def test_large_lists(place, size, aligned):
 def test_both_readers_agree_on_more_keys_than_shared_memory_holds(place, read, monkeypatch):
     if place.type != "cuda":
         pytest.skip("no CUDA device")
-    monkeypatch.setattr("maskplan.device.topk.available", lambda: read == "cuda")
+    for name in COMPILERS:
+        monkeypatch.setattr(f"{name}.runs", lambda tensor: read == "cuda")  # noqa: ARG005
     sk = 3_000_000
     indices = torch.randint(-1, sk, (1, 1, 40, 5000), generator=generator(11), dtype=torch.int32)
     indices[0, 0, 7, :4096] = torch.arange(4096) + sk - 4096
@@ -250,6 +252,29 @@ def test_both_readers_agree_on_more_keys_than_shared_memory_holds(place, read, m
 
     spare_is_minus_one(made)
     assert made.cpu() == mp.from_topk(indices, sk, block_size=(1, 128))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [(1, 128), (48, 64)])
+def test_triton_alone_gives_the_same(place, size, monkeypatch):
+    """Where CUDA C++ cannot be compiled; in few lines and in many."""
+    if place.type != "cuda":
+        pytest.skip("no CUDA device")
+    for name in COMPILERS:
+        monkeypatch.setattr(f"{name}.runs", lambda tensor: False)  # noqa: ARG005
+    for sq in (300, 5000):
+        indices = torch.randint(-1, 9000, (1, 2, sq, 100), generator=generator(13))
+        same_plan(*both(place, indices, 9000, block_size=size))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("topk", [100, 5000])
+def test_many_lines(place, topk):
+    """More than whose counts a CTA adds up; words with few bits and with many."""
+    if place.type != "cuda":
+        pytest.skip("no CUDA device")
+    indices = torch.randint(-1, 9000, (1, 2, 5000, topk), generator=generator(14))
+    same_plan(*both(place, indices, 9000, block_size=(1, 16)))
 
 
 @pytest.mark.gpu
