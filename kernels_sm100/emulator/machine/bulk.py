@@ -38,8 +38,12 @@ class BulkGroups:
         self.unread = 0  # groups that no wait says have read their source
 
     def outstanding(self) -> int:
-        """Groups of which a store is not done."""
-        self.groups = [group for group in self.groups if not all(i.done for i in group)]
+        """How many of the last groups a wait has to allow: those from the first one not done on.
+
+        A group without stores counts too: a wait that allows one waits for all before the last.
+        """
+        while self.groups and all(item.done for item in self.groups[0]):
+            del self.groups[0]
         return len(self.groups)
 
 

@@ -18,6 +18,8 @@ from kernels_sm100.errors import MemoryFault, UninitialisedRead
 if TYPE_CHECKING:
     from kernels_sm100.emulator.machine.warp import Warp
 
+SECTOR = 32  # bytes that global memory is read by
+
 
 def to_shared(address: Lanes) -> Lanes:
     """32-bit shared address of a generic (or already shared) one."""
@@ -124,6 +126,8 @@ def load(
             value[slice(None) if lanes is None else lanes] = words[:, j]
         if warp.races is not None:
             warp.races.global_access(warp, found, offsets, size * count, write=None, order=order)
+        sectors = len(set((offsets // SECTOR).tolist()))
+        warp.grid.report.counts["global_load_sectors"] += sectors
     return values
 
 

@@ -235,6 +235,7 @@ def store(
     memory = warp.cta.tmem
     if warp.races is not None:
         warp.races.tmem_access(warp, row // 32, column, columns, write=True)
+    warp.grid.report.counts["tmem_store_columns"] += columns
     rows = slice(row, row + (32 if shape == "32x32b" else 16))
     memory.written[rows, column : column + columns] = True
     if shape == "32x32b":

@@ -42,9 +42,11 @@ class ClusterRaces(LocalAccesses, GlobalAccesses):
     def commit_stores(self, warp: "Warp", lane: int, group: list["Item"]) -> None:
         """A bulk group is closed: remember how far its stores go."""
         writer = self.numbers.get(("stored", warp.actor), 0)
-        last = max((item.epoch for item in group), default=0)
+        groups = self.groups.setdefault((warp.actor, lane), [])
+        before = groups[-1][0] if groups else 0
+        last = max((item.epoch for item in group), default=before)
         written = int(self.sequence[writer]) if writer else 0
-        self.groups.setdefault((warp.actor, lane), []).append((last, written))
+        groups.append((last, written))
 
     def wait_stores(self, warp: "Warp", lane: int, left: int, *, read: bool) -> None:
         """`wait_group`: all but the last `left` groups have read; without `read`, also written."""

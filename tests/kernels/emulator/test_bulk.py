@@ -322,6 +322,25 @@ def test_exit_before_a_store_has_read_its_source(old):
     assert not run(STORE.replace("FORM", COPY), aligned((128,), np.float32), numbers()).warnings
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("left", "enough"), [(0, True), (1, True), (2, False)])
+def test_groups_without_stores_count(left, enough, schedule):
+    """A store, and an empty group behind it: waiting for all but one group waits for the store."""
+    wait = "@%p1 cp.async.bulk.wait_group.read 0;"
+    body = STORE.replace("FORM", COPY).replace(
+        wait, f"@%p1 cp.async.bulk.commit_group;\n{wait.replace('0', str(left))}"
+    )
+    body += "@%p1 cp.async.bulk.wait_group.read 0;"
+    out = aligned((128,), np.float32)
+
+    if enough:
+        run(body, out, numbers(), schedule=schedule)
+        np.testing.assert_array_equal(out, numbers())
+    else:
+        with pytest.raises(RaceError, match="write over a read"):
+            run(body, out, numbers(), schedule=schedule)
+
+
 def test_a_fence_does_not_cover_later_stores():
     store = "st.shared.v4.b32 [%r8], {%r20, %r21, %r22, %r23};"
     fence = "fence.proxy.async.shared::cta;"

@@ -99,3 +99,15 @@ def test_copies_are_generic_writes_to_the_async_proxy(copy):
     np.testing.assert_array_equal(out, a)
     with pytest.raises(MissingFence, match=r"missing fence\.proxy\.async"):
         run(copy + STORE.replace("FENCE", ""), out, a)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_groups_without_copies_count(schedule):
+    body = ASYNC.replace("TAKEN", "16").replace(
+        "cp.async.wait_all;", "cp.async.commit_group;\ncp.async.wait_group 1;"
+    )
+    a, out = numbers(), aligned((32, 2), np.float32)
+
+    run(body, out, a, schedule=schedule)
+
+    np.testing.assert_array_equal(out, np.stack([a[1::4], a[1::4]], axis=1))
