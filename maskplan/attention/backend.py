@@ -86,8 +86,10 @@ class OperatorBackend(Backend, Protocol):
 class TracedBackend(Backend, Protocol):
     """One differentiable function, called by `attention` itself, in a compiled region too."""
 
-    def attend(self, call: AttentionCall, /) -> tuple[Tensor, Tensor]:
+    def attend(self, call: AttentionCall, /) -> tuple[Tensor, Tensor | None]:
         """(out, lse) as in `OperatorBackend.forward`, with a graph where inputs require one.
+
+        lse may be None where `call.lse` says that it is not wanted.
 
         In a compiled region it is traced: it may use what Dynamo understands, and reads
         `call.lowered` by its fields.

@@ -15,10 +15,10 @@ from maskplan.attention.arguments import (
 )
 from maskplan.attention.call import AttentionCall, checked
 from maskplan.attention.choice import BACKENDS, BackendStatus, decide, metadata, named, status
-from maskplan.attention.dispatch_keys import in_transform
+from maskplan.attention.dispatch_keys import any_autocast, in_transform
 from maskplan.attention.metadata import Metadata
-from maskplan.attention.tiled import resolved
 from maskplan.attention.signature import SettledCalls, plain, signature_of
+from maskplan.attention.tiled import resolved
 from maskplan.errors import UnsupportedError, sentence
 from maskplan.geometry import Geometry
 from maskplan.lower.lowered import LoweredPlan, as_it_is
@@ -100,14 +100,11 @@ def attention(
             takes the first that supports the call in this order, from shapes, dtypes and devices
             alone; `backends` says why. It never takes "sm100-emulated", which runs the kernels of
             "sm100" in an emulator, on a CPU, for small shapes.
-        backward: which side a backward owns: "loop_q" owns keys, streams queries and adds to dQ,
-            "loop_k" owns queries, streams keys and adds to dK and dV. "auto" is decided by the
-            backend: on "cpu" loop_k for key blocks of a few tokens, else loop_q; for "sm100" by the
-            lists of the plan, as `mp.backward_choice` explains; "fa4" and "flex" have one way.
-        deterministic: equal calls give equal bits. "cpu", for one number of torch threads,
-            "reference" and "flex" always do; the backward of "sm100" does by LoopQ in the plan's
-            write order, and refuses backward="loop_k"; that of "fa4" can on SM100 and refuses on
-            SM90.
+        backward: which side owns the loop of the cpu backward: "loop_q" owns keys and streams
+            queries, "loop_k" owns queries and streams keys, "auto" is loop_k for key blocks of a
+            few tokens and loop_q otherwise.
+        deterministic: equal calls give equal bits. All but fa4 always do, on the CPU for one
+            number of torch threads; the backward of fa4 can on SM100 and refuses on SM90.
         return_lse: return (out, lse), with lse float32 [B, HQ, SQ] in natural log, differentiable.
         cache: where to keep what a Plan is lowered to, for the next call; the Plan may then be on
             another device than q. None to lower it in each call that needs it.
@@ -121,13 +118,16 @@ def attention(
             layout, backend or backward.
         UnsupportedError: if the backend cannot make the call, or by a double backward.
     """
-    _, out, lse = run(
+    _, out, lse = _run(
         q, k, v, plan, scale=scale, layout=layout, backend=backend, backward=backward,
-        deterministic=deterministic, cache=cache,
+        deterministic=deterministic, cache=cache, wants_lse=return_lse,
     )  # fmt: skip
     if layout == "bhsd":
         out = out.transpose(1, 2)
-    return (out, lse.to(torch.float32)) if return_lse else out
+    if not return_lse:
+        return out
+    assert lse is not None, "asked for"
+    return out, lse.to(torch.float32)
 
 
 def run(
@@ -136,6 +136,20 @@ def run(
     cache: PlanCache | None,
 ) -> tuple[str, Tensor, Tensor]:  # fmt: skip
     """`attention` as it comes: (backend, out [B, SQ, HQ, DV], lse in the computation's dtype)."""
+    name, out, lse = _run(
+        q, k, v, plan, scale=scale, layout=layout, backend=backend, backward=backward,
+        deterministic=deterministic, cache=cache, wants_lse=True,
+    )  # fmt: skip
+    assert lse is not None, "asked for"
+    return name, out, lse
+
+
+def _run(
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan | TokenTiles, *,
+    scale: float | None, layout: str, backend: str, backward: str, deterministic: bool,
+    cache: PlanCache | None, wants_lse: bool,
+) -> tuple[str, Tensor, Tensor | None]:  # fmt: skip
+    """`run`; lse may be None where it is not wanted."""
     check_flag("deterministic", deterministic)
     check_cache(cache)
     plan = check_plan_type(resolved(plan, cache))
@@ -146,7 +160,9 @@ def run(
         if layout == "bhsd":
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         factor = plain_scale(scale, int(q.shape[3]))
-        return name, *_attended(q, k, v, plan, name, factor, layout, backward, deterministic)
+        return name, *_attended(
+            q, k, v, plan, name, factor, layout, backward, deterministic, wants_lse
+        )
     q, k, v, known = checked(
         q, k, v, plan, layout=layout, backward=backward, moves=cache is not None
     )
@@ -162,7 +178,9 @@ def run(
     if isinstance(known, LoweredPlan) and (not chosen.OPERATOR or plain(q, k, v)):
         if signature is not None:
             _SETTLED.add(signature, name)
-        return name, *_attended(q, k, v, known, name, factor, layout, backward, deterministic)
+        return name, *_attended(
+            q, k, v, known, name, factor, layout, backward, deterministic, wants_lse
+        )
     transformed = not torch.compiler.is_compiling() and in_transform()
     call: Any = operators.TransformedAttention.apply if transformed else operators.attention
     out, lse = call(
@@ -173,17 +191,17 @@ def run(
 
 def _attended(
     q: Tensor, k: Tensor, v: Tensor, lowered: LoweredPlan, name: str, scale: float, layout: str,
-    backward: str, deterministic: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    backward: str, deterministic: bool, wants_lse: bool,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """(out, lse) by the backend itself, without the operator: q, k and v are [B, S, H, F]."""
     call = AttentionCall(
         q=q, k=k, v=v, lowered=lowered, scale=scale, layout=layout, backward=backward,
-        deterministic=deterministic,
+        deterministic=deterministic, lse=wants_lse,
     )  # fmt: skip
     chosen = named(name)
     if chosen.OPERATOR:
         return direct.attention(call, name)
-    found: tuple[Tensor, Tensor] = chosen.attend(call)
+    found: tuple[Tensor, Tensor | None] = chosen.attend(call)
     return found
 
 
@@ -211,6 +229,8 @@ def backends(
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The tensors as torch.autocast wants them for attention: float64 and non-floats stay."""
+    if not torch.compiler.is_compiling() and not any_autocast():
+        return q, k, v
     kind = q.device.type if isinstance(q, Tensor) else ""
     if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
         return q, k, v

@@ -38,3 +38,9 @@ def unobserved() -> bool:
     """Whether no transform and no mode looks at the operators that are called."""
     modes: int = _bindings._len_torch_dispatch_stack() + _bindings._len_torch_function_stack()  # noqa: SLF001
     return modes == 0 and not in_transform()
+
+
+def any_autocast() -> bool:
+    """Whether torch.autocast is on for any kind of device."""
+    enabled: bool = _bindings._is_any_autocast_enabled()  # noqa: SLF001
+    return enabled

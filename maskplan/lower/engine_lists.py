@@ -25,6 +25,7 @@ from maskplan.plan import Plan, TransposedPlan
 _Slots = TypeVar("_Slots", Tensor, Tensor | None)
 
 FLEX_MULTIPLE = 128  # tokens of its largest tile, along both axes
+_FEW_SLOTS = 1 << 18  # of one list, 1 MiB
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
@@ -43,6 +44,7 @@ class EngineLists:
         forward: for each Q block the KV blocks it visits.
         backward: for each KV block the Q blocks that visit it; None where there is no backward.
         whole: whether every listed block is full in both directions.
+        dense: whether lists have a slot for every block, so that their width follows from shapes.
         bits: tables of the mask function; None where it is never asked, in whole lists of fa4.
     """
 
@@ -57,6 +59,7 @@ class EngineLists:
     forward: BlockSparseTensors
     backward: BlockSparseTensors | None
     whole: bool
+    dense: bool
     bits: RankedBits | None
 
     def to(self, device: torch.device | str) -> "EngineLists":
@@ -122,6 +125,7 @@ def fa4_lists(
         if streamed is None
         else _for_fa4(streamed.transpose(), packed, options, ordered=arch == "sm100"),
         whole=whole,
+        dense=options["width"] == "dense",
         bits=None if whole else ranked_bits(tiled),
     )
 
@@ -150,7 +154,8 @@ def flex_lists(
         kv_heads: HK.
         arch: "cuda"; "cpu" takes any block size, and dense lists.
         backward: whether to make the lists of the backward too.
-        width: as in `fa4_lists`.
+        width: as in `fa4_lists`, but None is "dense" of small exact plans too: then no shape of
+            them differs between plans, and compiled FlexAttention has less to look at in a call.
     """
     head_dim_v = head_dim if head_dim_v is None else head_dim_v
     plan = _for_kernel_heads(plan, heads)
@@ -159,6 +164,9 @@ def flex_lists(
     else:
         size = flex_block_size(plan.block_size)
         plan = plan if size == plan.block_size else plan.reblock(size)
+    slots = plan.pattern_id.numel() * plan.geometry.num_q_blocks * plan.geometry.num_k_blocks
+    if width is None and slots <= _FEW_SLOTS:
+        width = "dense"
     options: dict[str, Any] = {"width": _width(plan, width)}
     return EngineLists(
         engine="flex",
@@ -172,6 +180,7 @@ def flex_lists(
         forward=_for_flex(plan.block_sparse_tensors(**options)),
         backward=_for_flex(plan.transpose().block_sparse_tensors(**options)) if backward else None,
         whole=plan.tile_id is None,
+        dense=options["width"] == "dense",
         bits=_several(ranked_bits(plan)),
     )
 
