@@ -100,11 +100,14 @@ def attention(
             takes the first that supports the call in this order, from shapes, dtypes and devices
             alone; `backends` says why. It never takes "sm100-emulated", which runs the kernels of
             "sm100" in an emulator, on a CPU, for small shapes.
-        backward: which side owns the loop of the cpu backward: "loop_q" owns keys and streams
-            queries, "loop_k" owns queries and streams keys, "auto" is loop_k for key blocks of a
-            few tokens and loop_q otherwise.
-        deterministic: equal calls give equal bits. All but fa4 always do, on the CPU for one
-            number of torch threads; the backward of fa4 can on SM100 and refuses on SM90.
+        backward: which side a backward owns: "loop_q" owns keys, streams queries and adds to dQ,
+            "loop_k" owns queries, streams keys and adds to dK and dV. "auto" is decided by the
+            backend: on "cpu" loop_k for key blocks of a few tokens, else loop_q; for "sm100" by the
+            lists of the plan, as `mp.backward_choice` explains; "fa4" and "flex" have one way.
+        deterministic: equal calls give equal bits. "cpu", for one number of torch threads,
+            "reference" and "flex" always do; the backward of "sm100" does by LoopQ in the plan's
+            write order, and refuses backward="loop_k"; that of "fa4" can on SM100 and refuses on
+            SM90.
         return_lse: return (out, lse), with lse float32 [B, HQ, SQ] in natural log, differentiable.
         cache: where to keep what a Plan is lowered to, for the next call; the Plan may then be on
             another device than q. None to lower it in each call that needs it.
