@@ -1,11 +1,13 @@
 """NOTE [Direct calls]: eager calls go past the operator, and nobody can tell."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import maskplan as mp
-from maskplan.attention import direct, operators
+from maskplan.attention import choice, cpu, direct, operators
 from tests.attention.problems import problem
 
 
@@ -108,3 +110,36 @@ def test_what_is_not_plain_goes_by_the_operator(counted, kind):
 
     assert counted == []
     torch.testing.assert_close(found.as_subclass(torch.Tensor), wanted)
+
+
+class Traced:
+    """A backend that leaves lse out where it may."""
+
+    NAME = "traced-without-lse"
+    ENGINES = ("cpu",)
+    OPERATOR = False
+    asked: ClassVar[list[bool]] = []
+
+    @staticmethod
+    def supports(asked):
+        del asked
+
+    @classmethod
+    def attend(cls, call):
+        cls.asked.append(call.lse)
+        out, lse = cpu.forward(call)
+        return out, lse if call.lse else None
+
+
+def test_a_traced_backend_may_leave_lse_out_where_nobody_wants_it(monkeypatch):
+    monkeypatch.setattr(choice, "BACKENDS", (Traced,))
+    monkeypatch.setattr(Traced, "asked", [])
+    case = case_of()
+    lowered = case.plan.lower("cpu")
+    given = {"backend": Traced.NAME}
+    wanted, lse = mp.attention(case.q, case.k, case.v, lowered, return_lse=True, **given)
+    for _ in range(2):
+        assert torch.equal(mp.attention(case.q, case.k, case.v, lowered, **given), wanted)
+
+    assert lse.isfinite().any()
+    assert Traced.asked == [True, False, False]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
 import maskplan as mp
+from maskplan.lower import engine_lists
 from maskplan.lower.engine_lists import EngineLists, fa4_lists, flex_block_size, flex_lists
 from tests import strategies
 from tests.oracle import plan_of_dense
@@ -289,3 +290,18 @@ def test_the_model_would_find_a_wrong_bit():
     wrong = replace(lists, bits=replace(lists.bits, tiles=tiles))
 
     assert not np.array_equal(walked(wrong, "forward", 1), plan.to_dense().numpy())
+
+
+def test_small_flex_lists_are_dense_so_that_their_shape_is_that_of_the_problem(monkeypatch):
+    plans = (mp.full(512, 640), mp.sliding_window(512, 640, left=9, right=9, align="top_left"))
+    shape = {"head_dim": 64, "heads": 2, "kv_heads": 2}
+    small = [flex_lists(plan, **shape) for plan in plans]
+    monkeypatch.setattr(engine_lists, "_FEW_SLOTS", 19)
+    large = [flex_lists(plan, **shape) for plan in plans]
+
+    assert all(lists.dense for lists in small)
+    assert {lists.forward.full_block_idx.shape for lists in small} == {(1, 1, 4, 5)}
+    assert {lists.backward.mask_block_idx.shape for lists in small} == {(1, 1, 5, 4)}
+    assert not any(lists.dense for lists in large)
+    assert [lists.forward.mask_block_idx.shape[3] for lists in large] == [5, 2]
+    assert not flex_lists(plans[0], width="compact", **shape).dense
