@@ -4,6 +4,7 @@ Scores are floats [batch, heads, M, N], one a pair of blocks; -inf is never sele
 are taken in ascending order of KV blocks.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from maskplan.errors import PlanError, sentence
 from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
 from maskplan.select.block_scores import broadcast, checked_scores, option, selected
+from maskplan.threads import run_ranges
 
 _AXES = "[batch, heads, M, N]"
 RULES = ("sparge", "xattention", "svg2")
@@ -141,25 +143,36 @@ def top_p(
     kept = None if always is None else broadcast(always, mass, "always")
 
     def pick(row_mass: Tensor, b: int, h: int) -> Tensor:
-        weights = row_mass.double()
-        first = weights.new_zeros(len(weights), 1)
-        if rule == "xattention" and kept is not None:
-            first = weights.masked_fill(~kept[b, h], 0.0).sum(dim=1, keepdim=True)
-            weights = weights.masked_fill(kept[b, h], 0.0)
-        values, order = weights.sort(dim=1, descending=True, stable=True)
-        sums = values.cumsum(dim=1) + first
-        before = torch.cat([first, sums[:, :-1]], dim=1)[:, : sums.shape[1]]
-        share = shares[h]
-        if rule == "sparge":
-            best = sums <= share
-        elif rule == "svg2":
-            best = before <= share
-        else:
-            best = before < share * row_mass.double().sum(dim=1, keepdim=True)
-        best = (best | (torch.arange(best.shape[1]) < least)) & (values > 0)
-        return torch.zeros_like(row_mass, dtype=torch.bool).scatter_(1, order, best)
+        weights = row_mass if row_mass.dtype == torch.float64 else row_mass.float()
+        first, share = (
+            torch.zeros(len(weights), dtype=torch.float64),
+            shares[h].expand(len(weights)),
+        )
+        if rule == "xattention":
+            share = share * row_mass.double().sum(dim=1)
+            if kept is not None:
+                first = weights.double().masked_fill(~kept[b, h], 0.0).sum(dim=1)
+                weights = weights.masked_fill(kept[b, h], 0.0)
+        return _best_share(weights, first, share, rule, least)
 
     return selected(mass, pick, geometry, always=always, empty=empty)
+
+
+def _best_share(weights: Tensor, first: Tensor, share: Tensor, rule: str, least: int) -> Tensor:
+    """Bool [M, N]: what rows of `weights` keep, sums starting at `first`; see `top_p`."""
+    from maskplan.select import share_kernel as kernels
+
+    numbers = (weights + 0.0).contiguous().numpy()  # +0 for -0, whose bits are another order
+    bits = numbers.view(np.int64 if numbers.itemsize == 8 else np.int32)
+    taken = np.zeros(numbers.shape, dtype=np.bool_)
+    starts, shares = first.numpy(), share.contiguous().numpy()
+    code = RULES.index(rule)
+    run_ranges(
+        lambda a, b: kernels.pick_share(numbers, bits, starts, shares, code, least, a, b, taken),
+        len(numbers),
+        smallest=16,
+    )
+    return torch.from_numpy(taken)
 
 
 def _check_mass(mass: Tensor) -> None:

@@ -1,9 +1,9 @@
-"""Attention over lists of tokens in float64 numpy, one query token and KV head at a time.
+"""Attention over lists of tokens in float64, one query token and KV head at a time.
 
 It takes lists, not plans, tiles or masks, and shares no code with maskplan.
 """
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from tests.attention.loops import Expected
@@ -32,12 +32,24 @@ def attend_lists(
         lists: [1 or B][1, HK or HQ][SQ].
         scale: factor of the scores.
     """
-    q, k, v, dout, dlse = (x.detach().double().numpy() for x in (q, k, v, dout, dlse))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # many small products, which threads of a library would spin around
+    try:
+        results = _attend(q, k, v, lists, scale, dout, dlse)
+    finally:
+        torch.set_num_threads(threads)
+    return Expected(*(x.numpy() for x in results))
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, lists: Lists, scale: float, dout: Tensor, dlse: Tensor
+) -> tuple[Tensor, ...]:
+    q, k, v, dout, dlse = (x.detach().double() for x in (q, k, v, dout, dlse))
     batch, seqlen_q, heads, _ = q.shape
     group = heads // k.shape[2]
-    out = np.zeros((*q.shape[:3], v.shape[3]))
-    lse = np.full((batch, heads, seqlen_q), -np.inf)
-    dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
+    out = q.new_zeros(*q.shape[:3], v.shape[3])
+    lse = q.new_full((batch, heads, seqlen_q), -torch.inf)
+    dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     for b in range(batch):
         of_batch = lists[b % len(lists)]
         # Heads of a group that have one list are taken together: rows of one product.
@@ -49,11 +61,11 @@ def attend_lists(
                     continue
                 near_k, near_v = k[b, seen, first // group], v[b, seen, first // group]
                 score = q[b, i, own] @ near_k.T * scale
-                top = score.max(1, keepdims=True)
-                weight = np.exp(score - top)
-                total = weight.sum(1, keepdims=True)
-                lse[b, own, i] = (top + np.log(total))[:, 0]
-                weight /= total
+                top = score.max(1, keepdim=True).values
+                weight = (score - top).exp()
+                total = weight.sum(1, keepdim=True)
+                lse[b, own, i] = (top + total.log())[:, 0]
+                weight = weight / total
                 out[b, i, own] = weight @ near_v
                 grad = dout[b, i, own]
                 delta = (out[b, i, own] * grad).sum(1) - dlse[b, own, i]
@@ -61,4 +73,4 @@ def attend_lists(
                 dq[b, i, own] = slope @ near_k
                 dk[b, seen, first // group] += slope.T @ q[b, i, own]
                 dv[b, seen, first // group] += weight.T @ grad
-    return Expected(out, lse, dq, dk, dv)
+    return out, lse, dq, dk, dv

@@ -123,6 +123,23 @@ def test_top_p(case, p, rule, least, force):
     assert_plan(plan, expand(mask, seqlen_q, seqlen_k, size))
 
 
+@pytest.mark.parametrize("rule", ["sparge", "xattention", "svg2"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 30.0])  # all alike, near each other, many buckets
+def test_top_p_of_long_rows(spread, dtype, rule):
+    """NOTE [Buckets of mass]: rows that fill one bucket or hundreds, with ties, 0 and -0."""
+    noise = torch.Generator().manual_seed(4)
+    mass = (spread * torch.randn(1, 2, 9, 700, generator=noise)).softmax(-1).to(dtype)
+    mass[..., ::3] = mass[..., 1:2]
+    mass[..., 5:9], mass[..., 9:12] = 0.0, -0.0
+    for p, least in ((0.0, 2), (0.3, 1), (0.9, 0), (0.999, 650), (1.0, 700)):
+        plan = select.top_p(
+            mass, p, 9, 700, rule=rule, at_least=least, block_size=(1, 1), empty="allow"
+        )
+        mask = by_row(mass, lambda row, p=p, least=least: kept_by_rule(row, p, rule, least, []))
+        assert plan.to_dense().equal(mask)
+
+
 @pytest.mark.parametrize(
     ("rule", "kept"),
     [("sparge", [1, 1, 0, 0]), ("xattention", [1, 1, 0, 0]), ("svg2", [1, 1, 1, 0])],
