@@ -15,7 +15,15 @@ from kernels_sm100.backward_host import BACKWARD_SOURCES, build_postprocess, bui
 from kernels_sm100.backward_shapes import dq_sums_shape, rows_shape
 from kernels_sm100.emulator import emulate
 from kernels_sm100.launch import CompileCache, Compiled, compile_kernel
-from tests.kernels.tutorial import async_copy, bulk_rows, elementwise, ordered_sum, ring, tma_tiles
+from tests.kernels.tutorial import (
+    async_copy,
+    bulk_rows,
+    elementwise,
+    gather_copy,
+    ordered_sum,
+    ring,
+    tma_tiles,
+)
 
 Case = tuple[Callable[[Any], Any], Any, list[Any]]  # arguments: tensors and numbers
 ARCHITECTURES = {(9, 0): "sm_90a", (10, 0): "sm_100a", (10, 3): "sm_103a"}
@@ -63,7 +71,18 @@ def cases() -> Iterator[tuple[str, Case]]:
         arguments = [normal(12, 256) * scales, torch.zeros(256), torch.zeros(1, dtype=torch.int32)]
         yield f"ordered sum, descending={descending}", (ordered_sum.build, config, arguments)
 
+    for columns in (64, 128):
+        yield f"gather of {columns} columns by cp.async", gathering(columns)
     yield from backward_ends()
+
+
+def gathering(columns: int) -> Case:
+    """Tokens of x in five chunks, with -1 among and behind them; x has rows wider than these."""
+    tokens = torch.randint(0, 700, (5, 128), generator=torch.Generator().manual_seed(columns))
+    tokens[1, 100:], tokens[2, ::7], tokens[3] = -1, -1, -1
+    x = normal(700, columns + 16).bfloat16()[:, 8 : columns + 8]
+    out = torch.full((5 * 128, columns), torch.nan, dtype=torch.bfloat16)
+    return gather_copy.build, gather_copy.GatherCopyConfig(columns), [x, tokens.int(), out]
 
 
 def backward_ends() -> Iterator[tuple[str, Case]]:
@@ -95,6 +114,7 @@ def compiled(case: Case, arch: str, cache: CompileCache) -> Compiled:
     """The kernel of a case for an architecture."""
     build, config, _ = case
     sources = BACKWARD_SOURCES if isinstance(config, BackwardConfig) else ()
+    sources = gather_copy.SOURCES if build is gather_copy.build else sources
     return compile_kernel(build, config, arch=arch, cache=cache, sources=sources)
 
 

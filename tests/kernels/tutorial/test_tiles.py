@@ -12,6 +12,7 @@ from tests.kernels.tutorial import (
     async_copy,
     bulk_rows,
     elementwise,
+    gather_copy,
     gather_rows,
     ordered_sum,
     ring,
@@ -47,6 +48,24 @@ def test_async_copy(compile_cache, rng, schedule):
     run(compiled, x.reshape(-1), out.reshape(-1), schedule=schedule, unwritten=["out"])
 
     np.testing.assert_array_equal(out, x[:, ::-1])
+
+
+@schedules
+@pytest.mark.parametrize("columns", [64, 128])
+def test_gather_by_copies(compile_cache, rng, schedule, columns):
+    config = gather_copy.GatherCopyConfig(columns)
+    compiled = compile_kernel(
+        gather_copy.build, config, cache=compile_cache, sources=gather_copy.SOURCES
+    )
+    x = torch.from_numpy(rng.normal(size=(300, columns))).bfloat16()
+    tokens = torch.from_numpy(rng.integers(0, 300, size=(5, 128))).int()
+    tokens[1, 77:], tokens[2, ::5], tokens[3] = -1, -1, -1
+    out = torch.full((640, columns), torch.nan, dtype=torch.bfloat16)
+    run(compiled, x, tokens, out, schedule=schedule, unwritten=["out"])
+
+    listed = tokens.flatten().long()
+    wanted = torch.where((listed >= 0)[:, None], x[listed.clamp(min=0)], 0)
+    assert torch.equal(out, wanted.to(out.dtype))
 
 
 TILES = [
