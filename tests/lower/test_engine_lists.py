@@ -303,5 +303,5 @@ def test_small_flex_lists_are_dense_so_that_their_shape_is_that_of_the_problem(m
     assert {lists.forward.full_block_idx.shape for lists in small} == {(1, 1, 4, 5)}
     assert {lists.backward.mask_block_idx.shape for lists in small} == {(1, 1, 5, 4)}
     assert not any(lists.dense for lists in large)
-    assert [lists.forward.mask_block_idx.shape[3] for lists in large] == [5, 2]
+    assert [lists.forward.mask_block_idx.shape[3] for lists in large] == [5, 3]
     assert not flex_lists(plans[0], width="compact", **shape).dense
