@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from maskplan.attention import sm100_gathered as gathered
 from maskplan.attention import sm100_kernels as kernels
 from maskplan.attention.call import AttentionCall, room
 from maskplan.lower.direction import head_split
@@ -36,8 +37,10 @@ _FOUR = 4  # elements that the preprocess clears at a time
 def direction(call: AttentionCall) -> str:
     """The direction that runs: what was asked for, or what the plan is lowered for.
 
-    Of a plan that is lowered for both, "auto" takes LoopQ.
+    Of a plan that is lowered for both, "auto" takes LoopQ. Token tiles have LoopK alone.
     """
+    if call.lowered.gathered is not None:
+        return "loop_k"
     if call.backward != "auto":
         return call.backward
     return "loop_q" if call.lowered.loop_q is not None else "loop_k"
@@ -54,6 +57,8 @@ def backward_config(call: AttentionCall, ctas: int) -> "BackwardConfig":
     """What the backward kernel of a call is compiled for, to keep `ctas` busy."""
     from kernels_sm100.backward_config import BackwardConfig
 
+    if call.lowered.gathered is not None:
+        return gathered.backward_config(call, padded_dim(call))
     target, walked = call.lowered.target, walk(call)
     assert target is not None, "a plan lowered for sm100 has a target"
     name, in_turns = direction(call), call.deterministic
@@ -82,6 +87,8 @@ def padded_dim(call: AttentionCall) -> int:
 
 def steps(call: AttentionCall) -> int:
     """Pairs of a Q tile and a KV block that the backward of a call visits at most, plus items."""
+    if call.lowered.gathered is not None:
+        return gathered.steps(call)
     walked, pattern = walk(call), call.lowered.pattern_id.long()
     rows = max(walked.rows, 1)
     entries = walked.row_ptr.diff().view(-1, rows).sum(1)[pattern].sum()
@@ -211,6 +218,8 @@ def _sums(call: AttentionCall, config: "BackwardConfig") -> _Sums:
 
 def _tables(call: AttentionCall, config: "BackwardConfig") -> dict[str, Tensor]:
     """The tables of a walk, by the kernel's names."""
+    if call.lowered.gathered is not None:
+        return {name: kernels.compact(x) for name, x in gathered.backward_tables(call).items()}
     walked = walk(call)
     names = ["row_ptr", "col", "tile_id", "tiles", "order"]
     if config.direction == "loop_q":

@@ -25,6 +25,7 @@ from maskplan.lower.schedule import longest_first
 from maskplan.lower.target import TILE_ROWS
 
 if TYPE_CHECKING:
+    from kernels_sm100.backward_config import BackwardConfig
     from kernels_sm100.config import ForwardConfig
 
 CHUNK = 128  # tokens
@@ -38,10 +39,11 @@ def refused(asked: Metadata) -> str | None:
     dims = (asked.head_dim, asked.head_dim_v)
     if not set(dims) <= set(_HEAD_DIMS):
         return f"its kernels gather rows of head dims {_HEAD_DIMS}, not {dims}: pad q, k and v"
-    if asked.differentiable:
+    if asked.differentiable and (asked.deterministic or asked.backward == "loop_q"):
+        wanted = "equal bits are" if asked.deterministic else "loop_q is"
         return (
-            "its kernels have no backward that gathers tokens yet, and gradients are wanted: "
-            "call it under torch.no_grad(), or pass tiles.to_plan()"
+            "its backward of token tiles is loop_k, which adds dK and dV in any order, and "
+            f"{wanted} wanted: pass tiles.to_plan()"
         )
     packed = asked.lowered_for.packed
     if packed is not None and TILE_ROWS % packed:
@@ -78,17 +80,82 @@ def forward_config(call: AttentionCall) -> "ForwardConfig":
     )
 
 
+def backward_config(call: AttentionCall, head_dim: int) -> "BackwardConfig":
+    """What the backward kernel of a call is compiled for."""
+    from kernels_sm100.backward_config import BackwardConfig
+    from kernels_sm100.modes import Direction, Launch, derive_modes
+
+    lists = lists_of(call)
+    modes = derive_modes(Launch(direction=Direction.LOOP_K, gathered=True, group=lists.group))
+    assert modes.inner_store is not None, "LoopK adds dK and dV"
+    return BackwardConfig(
+        direction="loop_k",
+        dtype=str(call.q.dtype).removeprefix("torch."),
+        head_dim=head_dim,
+        group=call.group,
+        pack_gqa=lists.group > 1,
+        inner_load=modes.inner_load,
+        inner_store=modes.inner_store,
+    )
+
+
 def tables(call: AttentionCall) -> dict[str, Tensor]:
     """The tables of the forward's walk, by their names in `kernels_sm100.forward_host`."""
-    lists, pattern_id = lists_of(call), call.lowered.pattern_id.contiguous()
-    lines, device = len(lists.count), lists.count.device
+    lists = lists_of(call)
+    keys = _keys_of_chunks(lists)
+    tile_id, tiles = _bits(lists, keys)
+    line = torch.arange(len(keys), device=keys.device)
+    return _walk(call, lists, line, keys, tile_id, tiles)
+
+
+def backward_tables(call: AttentionCall) -> dict[str, Tensor]:
+    """The tables of LoopK's walk, by their names in `kernels_sm100.backward_shapes`.
+
+    A row is a Q tile of 128 rows; the Q tiles of a list share its chunks, which the table holds
+    once, and a tile that sees none of a chunk skips it.
+    """
+    lists = lists_of(call)
+    keys = _keys_of_chunks(lists)
+    tile_id, tiles = _bits(lists, keys)
+    (lines, slots), parts = keys.shape, tile_id.shape[1]
+    rows = -(-lists.seqlen_q * lists.group // TILE_ROWS)
+    row = torch.arange(lines // lists.tiles * rows, device=keys.device)
+    line = row // rows * lists.tiles + row % rows // parts
+    part = (row % rows % parts)[:, None, None].expand(-1, slots, 1)
+    tile_id = tile_id.view(lines, slots, parts)[line].gather(2, part)
+    return _walk(call, lists, line, keys, tile_id.reshape(-1, 1), _turned(tiles))
+
+
+def _keys_of_chunks(lists: GatheredLists) -> Tensor:
+    """Tokens of each chunk, int64 [lines, chunks of a line]."""
+    lines = len(lists.count)
     slots = len(lists.keys) // lines // CHUNK
     assert len(lists.keys) == lines * slots * CHUNK, "a table"
-    number = torch.arange(slots, device=device)
-    keys = (lists.count.long()[:, None] - number * CHUNK).clamp(0, CHUNK)
+    number = torch.arange(slots, device=lists.count.device)
+    return (lists.count.long()[:, None] - number * CHUNK).clamp(0, CHUNK)
+
+
+def _walk(
+    call: AttentionCall, lists: GatheredLists, line: Tensor, keys: Tensor, tile_id: Tensor,
+    tiles: Tensor,
+) -> dict[str, Tensor]:  # fmt: skip
+    """Tables of rows that walk the chunks of lists.
+
+    Args:
+        call: of attention.
+        lists: of tiles.
+        line: int64 [rows], which list a row walks.
+        keys: int64 [lines, slots], tokens of each chunk.
+        tile_id: int64 [rows * slots, parts], what a chunk means to each Q tile of a row.
+        tiles: bit tiles.
+    """
+    pattern_id = call.lowered.pattern_id.contiguous()
+    slots, patterns = keys.shape[1], len(keys) // lists.tiles
+    number = torch.arange(slots, device=keys.device)
+    keys = keys[line]
     chunks = (keys > 0).sum(1)
     row_ptr = torch.nn.functional.pad(chunks.cumsum(0), (1, 0))
-    room = lines * slots
+    room = len(line) * slots
     place = torch.where(keys > 0, row_ptr[:-1, None] + number, room).reshape(-1)
 
     def listed(value: Tensor) -> Tensor:
@@ -97,12 +164,11 @@ def tables(call: AttentionCall) -> dict[str, Tensor]:
         made[place] = value
         return made[:room].to(torch.int32)
 
-    tile_id, tiles = _bits(lists, keys)
-    work = chunks.view(-1, lists.tiles)[pattern_id.long()].reshape(-1)
+    work = chunks.view(patterns, -1)[pattern_id.long()].reshape(-1)
     return {
         "pattern_id": pattern_id,
         "row_ptr": row_ptr,
-        "col": listed(torch.arange(room, device=device)),
+        "col": listed((line[:, None] * slots + number).reshape(-1)),
         "tile_id": listed(tile_id),
         "tiles": tiles,
         "order": longest_first(work),
@@ -145,6 +211,17 @@ def _bits(lists: GatheredLists, keys: Tensor) -> tuple[Tensor, Tensor]:
     number = torch.arange(lines * slots * parts, device=device).view(full.shape)
     ids = torch.where(none, _SKIP, torch.where(full, _FULL, number))
     return ids.view(-1, parts), words.reshape(-1, TILE_ROWS, _WORDS)
+
+
+def _turned(tiles: Tensor) -> Tensor:
+    """Bit tiles int32 [T, 128, 4] with rows and columns changed over, on their device."""
+    bit = torch.arange(32, device=tiles.device)
+    made = [tiles.new_empty(0, TILE_ROWS, _WORDS)]
+    for some in torch.split(tiles, 256):  # of which each takes 128 KiB here
+        kept = (some[..., None] >> bit & 1).view(-1, TILE_ROWS, CHUNK).transpose(1, 2)
+        words = (kept.reshape(-1, CHUNK, _WORDS, 32).long() << bit).sum(3)
+        made.append(torch.where(words < 1 << 31, words, words - (1 << 32)).to(torch.int32))
+    return torch.cat(made)
 
 
 def _of_tiles(lists: GatheredLists, seqlen_k: int) -> GatheredLists:
