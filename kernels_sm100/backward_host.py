@@ -40,6 +40,7 @@ BACKWARD_SOURCES = tuple(
     for name in (
         "backward",
         "backward_config",
+        "backward_fakes",
         "backward_loopk",
         "backward_loopk_gathered",
         "backward_loopq",

@@ -47,7 +47,6 @@ from typing import Any, NamedTuple
 import cutlass
 from cutlass import Float32, Int32, Int64, const_expr, cute
 from cutlass.cute.nvgpu import cpasync
-from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator
 
 from kernels_sm100.backward import (
@@ -58,7 +57,6 @@ from kernels_sm100.backward import (
     COMPUTE_WARP,
     COMPUTE_WARPS,
     DP_COLUMN,
-    DTYPE,
     DV_COLUMN,
     GROUP_WARPS,
     LAST_COLUMN,
@@ -75,6 +73,7 @@ from kernels_sm100.backward import (
     Shared,
 )
 from kernels_sm100.backward_config import TILE, BackwardConfig
+from kernels_sm100.backward_fakes import BackwardFakes, scalars
 from kernels_sm100.barriers import commit, init_all, next_slot, wait_tmem
 from kernels_sm100.bulk import load_bulk
 from kernels_sm100.config import TMEM_COLUMNS
@@ -649,40 +648,14 @@ class LoopK(Backward):
 
 
 def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
-    """Arguments of `LoopK.__call__` by name, without storage: every size and stride dynamic."""
-    dtype = DTYPE[config.dtype]
-    batch, seqlen_q, seqlen_k, blocks, padded = (cute.sym_int() for _ in range(5))
-    heads, row_heads, kv_heads = (cute.sym_int() for _ in range(3))
-
-    def activation(seqlen: Any, heads: Any) -> Any:
-        strides = (cute.sym_int64(divisibility=8) for _ in range(3))
-        shape = (batch, seqlen, heads, config.head_dim)
-        return make_fake_tensor(dtype, shape, (*strides, 1), assumed_align=16)
-
-    def table(kind: Any, *shape: Any, align: int | None = None) -> Any:
-        order = tuple(range(len(shape)))[::-1]  # compact, the last size fastest
-        return make_fake_compact_tensor(kind, shape, stride_order=order, assumed_align=align)
-
-    sums = (batch, kv_heads, blocks, config.head_dim // 4, TILE, 4)
+    """Arguments of `LoopK.__call__` by name, without storage."""
+    fakes, blocks = BackwardFakes(config), cute.sym_int()
     return {
-        "q": activation(seqlen_q, heads),
-        "k": activation(seqlen_k, kv_heads),
-        "v": activation(seqlen_k, kv_heads),
-        "do": activation(seqlen_q, heads),
-        "bias": table(Float32, batch, row_heads, padded, align=16),
-        "delta": table(Float32, batch, row_heads, padded, align=16),
-        "dq": activation(seqlen_q, heads),
-        "dk_sums": table(Float32, *sums, align=16),
-        "dv_sums": table(Float32, *sums, align=16),
-        "pattern_id": table(Int32, cute.sym_int(), cute.sym_int()),
-        "row_ptr": table(Int64, cute.sym_int()),
-        "col": table(Int32, cute.sym_int()),
-        "tile_id": table(Int32, cute.sym_int(), 1),
-        "tiles": table(Int32, cute.sym_int(), TILE, config.mask_words, align=16),
-        "order": table(Int32, cute.sym_int()),
+        **fakes.inputs(),
+        "dq": fakes.of_queries(),
+        "dk_sums": fakes.sums(fakes.kv_heads, blocks),
+        "dv_sums": fakes.sums(fakes.kv_heads, blocks),
+        **fakes.tables(write_order=False),
         "rows": Int32(0),
-        "scale": Float32(0.0),
-        "scale_log2": Float32(0.0),
-        "ctas": Int32(0),
-        "stream": make_fake_stream(use_tvm_ffi_env_stream=True),
+        **scalars(),
     }

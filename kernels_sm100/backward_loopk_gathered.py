@@ -16,7 +16,6 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, Int64, const_expr, cute
 from cutlass.cute.nvgpu import tcgen05
-from cutlass.cute.runtime import make_fake_compact_tensor
 
 from kernels_sm100.backward import (
     CHUNK,
@@ -28,6 +27,7 @@ from kernels_sm100.backward import (
     Shared,
 )
 from kernels_sm100.backward_config import TILE, BackwardConfig
+from kernels_sm100.backward_fakes import compact
 from kernels_sm100.backward_loopk import K_STAGES, Barriers, LoopK
 from kernels_sm100.backward_loopk import fake_arguments as fake_arguments_of_blocks
 from kernels_sm100.barriers import arrive_warp_tmem, next_slot, wait_tmem
@@ -297,15 +297,7 @@ def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
     batch, kv_heads = arguments["k"].shape[0], arguments["k"].shape[2]
     seqlen_k = arguments["k"].shape[1]
     for name in ("dk_sums", "dv_sums"):
-        arguments[name] = make_fake_compact_tensor(
-            Float32,
-            (batch, kv_heads, seqlen_k, config.head_dim),
-            stride_order=(3, 2, 1, 0),
-            assumed_align=16,
-        )
+        arguments[name] = compact(Float32, batch, kv_heads, seqlen_k, config.head_dim, align=16)
     last = {name: arguments.pop(name) for name in ("rows", "scale", "scale_log2", "ctas", "stream")}
-    tokens = make_fake_compact_tensor(
-        Int32, (cute.sym_int(), TILE), stride_order=(1, 0), assumed_align=16
-    )
-    keys = make_fake_compact_tensor(Int32, (cute.sym_int(),))
-    return arguments | {"tokens": tokens, "keys": keys} | last
+    tokens = compact(Int32, cute.sym_int(), TILE, align=16)
+    return arguments | {"tokens": tokens, "keys": compact(Int32, cute.sym_int())} | last

@@ -8,15 +8,14 @@ bytes and its stores of 128, whole sectors both.
 from typing import Any
 
 import cutlass
-from cutlass import BFloat16, Float16, Float32, const_expr, cute
-from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_fake_tensor
+from cutlass import Float32, const_expr, cute
 
 from kernels_sm100.backward_config import TILE, BackwardConfig
+from kernels_sm100.backward_fakes import BackwardFakes, compact, stream
 
 VECTOR = 8  # elements of a 16-byte store
 THREADS = 256
 LANES = 8  # lanes that share a row
-DTYPE = {"bfloat16": BFloat16, "float16": Float16}
 
 
 class Postprocess:
@@ -85,17 +84,9 @@ class Postprocess:
 
 def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
     """Arguments of `Postprocess.__call__` by name, without storage."""
-    batch, seqlen, heads, row_heads = (cute.sym_int() for _ in range(4))
-    strides = (cute.sym_int64(divisibility=8) for _ in range(3))
-    sums: tuple[Any, ...] = (batch, row_heads, cute.sym_int(), config.head_dim // 4, TILE, 4)
+    fakes = BackwardFakes(config)
+    sums = fakes.sums(fakes.row_heads, fakes.row_tiles)
     if config.gathered:
-        sums = (batch, heads, seqlen, config.head_dim)
-    out = (batch, seqlen, heads, config.head_dim)
-    return {
-        "sums": make_fake_compact_tensor(
-            Float32, sums, stride_order=tuple(range(len(sums)))[::-1], assumed_align=16
-        ),
-        "out": make_fake_tensor(DTYPE[config.dtype], out, (*strides, 1), assumed_align=16),
-        "scale": Float32(1.0),
-        "stream": make_fake_stream(use_tvm_ffi_env_stream=True),
-    }
+        rows = (fakes.batch, fakes.heads, fakes.seqlen_q, config.head_dim)
+        sums = compact(Float32, *rows, align=16)
+    return {"sums": sums, "out": fakes.of_queries(), "scale": Float32(1.0), "stream": stream()}

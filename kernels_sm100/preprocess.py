@@ -14,16 +14,15 @@ is written twice.
 from typing import Any
 
 import cutlass
-from cutlass import BFloat16, Float16, Float32, Int32, const_expr, cute
-from cutlass.cute.runtime import make_fake_compact_tensor, make_fake_stream, make_fake_tensor
+from cutlass import Float32, Int32, const_expr, cute
 
 from kernels_sm100.backward_config import TILE, BackwardConfig
+from kernels_sm100.backward_fakes import BackwardFakes, compact, stream
 from kernels_sm100.softmax import LOG2_E
 
 THREADS = 256
 LANES = 8  # lanes that share a row
 VECTOR = 8  # elements of a 16-byte load
-DTYPE = {"bfloat16": BFloat16, "float16": Float16}
 
 
 class Preprocess:
@@ -137,27 +136,19 @@ class Preprocess:
 
 def fake_arguments(config: BackwardConfig) -> dict[str, Any]:
     """Arguments of `Preprocess.__call__` by name, without storage."""
-    batch, seqlen, heads, row_heads, padded = (cute.sym_int() for _ in range(5))
+    fakes = BackwardFakes(config)
 
-    def activation() -> Any:
-        strides = (cute.sym_int64(divisibility=8) for _ in range(3))
-        shape = (batch, seqlen, heads, config.head_dim)
-        return make_fake_tensor(DTYPE[config.dtype], shape, (*strides, 1), assumed_align=16)
-
-    def rows(heads: Any, size: Any) -> Any:
-        return make_fake_compact_tensor(Float32, (batch, heads, size), stride_order=(2, 1, 0))
-
-    def flat() -> Any:
-        return make_fake_compact_tensor(Float32, (cute.sym_int(),), assumed_align=16)
+    def of_heads() -> Any:
+        return compact(Float32, fakes.batch, fakes.heads, fakes.seqlen_q)
 
     return {
-        "o": activation(),
-        "do": activation(),
-        "lse": rows(heads, seqlen),
-        "dlse": rows(heads, seqlen),
-        "bias": rows(row_heads, padded),
-        "delta": rows(row_heads, padded),
-        "clear_a": flat(),
-        "clear_b": flat(),
-        "stream": make_fake_stream(use_tvm_ffi_env_stream=True),
+        "o": fakes.of_queries(),
+        "do": fakes.of_queries(),
+        "lse": of_heads(),
+        "dlse": of_heads(),
+        "bias": fakes.of_rows(),
+        "delta": fakes.of_rows(),
+        "clear_a": compact(Float32, cute.sym_int(), align=16),
+        "clear_b": compact(Float32, cute.sym_int(), align=16),
+        "stream": stream(),
     }
