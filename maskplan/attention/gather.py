@@ -24,8 +24,11 @@ def lists_of(call: AttentionCall) -> GatheredLists | None:
 
     Decided when a plan was lowered, or here for a Plan as it is.
     """
-    if call.lowered.gathered is not None or call.lowered.engine != "plan":
-        return call.lowered.gathered
+    lowered = call.lowered
+    if lowered.gathered is not None:
+        return lowered.gathered
+    if lowered.engine != "plan":
+        return None if lowered.reading is None else lowered.reading.lists(lowered.seqlen_q)
     form = contiguity(call.plan, call.pattern).form(_pack(call, 1))
     return None if form == "blocks" else gathered(call.plan, form)
 

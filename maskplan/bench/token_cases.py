@@ -96,7 +96,7 @@ def _selected(shape: Selection, way: str) -> Prepared:
 
 def _in_blocks(tensors: Tensors, plan: mp.Plan) -> Calls:
     """The same plan walked block by block, dropped pairs masked by bits."""
-    lowered = replace(plan.lower("cpu"), gathered=None)
+    lowered = replace(plan.lower("cpu"), reading=None)
     return peers.by_autograd(tensors, lambda q, k, v: mp.attention(q, k, v, lowered, backend="cpu"))
 
 

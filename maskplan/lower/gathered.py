@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskplan.lower.contiguity import Array, Contiguity, arrays_of, shape_of
+from maskplan.lower.contiguity import Array, Contiguity, arrays_of, contiguity, shape_of
 from maskplan.lower.packing import register
 from maskplan.lower.token_tiles import TokenTiles
 from maskplan.plan import Plan
@@ -49,6 +49,79 @@ class GatheredLists:
     def form(self) -> str:
         """How keys are read: "tokens", a list a token, or "tiles", a list a tile of several."""
         return "tokens" if self.tokens == 1 else "tiles"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Reading:
+    """How the CPU reads a lowered plan's keys: in blocks, or by lists that are flat tensors.
+
+    NOTE [Open readings]: what is a number or None in `GatheredLists` would be a constant of a
+    compiled region, which would then be compiled again for a plan that is read in another form.
+    Here all of it lies in tensors, of two elements at least, since 0 and 1 are constants too.
+
+    Attributes:
+        layout: int64 [6]: query tokens of a tile, or 0 for blocks; rows of bits of a tile, or 0 for
+            none; words of a row; then the true lengths of `start` and `count`, of `keys` and of
+            `words`.
+        start: as in `GatheredLists`, filled up.
+        count: likewise.
+        keys: likewise.
+        words: its bits, flat, likewise.
+    """
+
+    layout: Tensor
+    start: Tensor
+    count: Tensor
+    keys: Tensor
+    words: Tensor
+
+    @classmethod
+    def of(cls, lists: GatheredLists | None) -> "Reading":
+        """By `lists`, or in blocks."""
+        if lists is None:
+            none = torch.empty(0, dtype=torch.int32, device="cpu")
+            tensors, sizes = [none.long(), none, none, none], [0, 0, 0]
+        else:
+            bits = lists.keys[:0] if lists.bits is None else lists.bits
+            tensors = [lists.start, lists.count, lists.keys, bits.reshape(-1)]
+            sizes = [lists.tokens, *((0, 0) if lists.bits is None else bits.shape[1:])]
+        lengths = [len(tensor) for tensor in tensors[1:]]
+        start, count, keys, words = (_at_least_two(tensor) for tensor in tensors)
+        layout = torch.tensor([*sizes, *lengths], dtype=torch.int64, device="cpu")
+        return cls(layout=layout, start=start, count=count, keys=keys, words=words)
+
+    def lists(self, seqlen_q: int) -> GatheredLists | None:
+        """What it was made of."""
+        tokens, rows, words, lines, keys, bits = self.layout.tolist()
+        if tokens == 0:
+            return None
+        return GatheredLists(
+            start=self.start[:lines],
+            count=self.count[:lines],
+            keys=self.keys[:keys],
+            bits=self.words[:bits].view(lines, rows, words) if rows else None,
+            seqlen_q=seqlen_q,
+            tokens=tokens,
+        )
+
+
+def reading_of(plan: Plan, pack: int) -> Reading | None:
+    """How the CPU is to read a plan's keys, as its bits say; None of a plan that is elsewhere.
+
+    Args:
+        plan: any.
+        pack: query heads that read a list together.
+    """
+    if plan.device.type != "cpu":
+        return None
+    form = contiguity(plan).form(pack)
+    return Reading.of(None if form == "blocks" else gathered(plan, form))
+
+
+def _at_least_two(tensor: Tensor) -> Tensor:
+    """A flat tensor, filled up with zeros to two elements."""
+    missing = 2 - len(tensor)
+    return tensor if missing <= 0 else torch.cat([tensor, tensor.new_zeros(missing)])
 
 
 def gathered(plan: Plan, form: str) -> GatheredLists:
@@ -172,3 +245,4 @@ def _lists(
 
 
 register(GatheredLists, "maskplan.lower.GatheredLists")
+register(Reading, "maskplan.lower.Reading")

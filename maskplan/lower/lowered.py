@@ -21,7 +21,7 @@ from maskplan.plan import Plan
 
 if TYPE_CHECKING:
     from maskplan.lower.engine_lists import EngineLists
-    from maskplan.lower.gathered import GatheredLists
+    from maskplan.lower.gathered import GatheredLists, Reading
     from maskplan.lower.token_tiles import TokenTiles
 
 _SUBTILES = (1, 2, 4)
@@ -49,7 +49,8 @@ class LoweredPlan:
         loop_q: what the LoopQ backward walks, if asked for.
         loop_k: what the LoopK backward walks, if asked for.
         lists: the padded lists of "flex" and "fa4", which say for which shape of heads.
-        gathered: lists of key tokens, where the CPU is to gather them: NOTE [Blocks or tokens].
+        gathered: lists of key tokens of token tiles.
+        reading: of "cpu", how keys are read, gathered or not: NOTE [Blocks or tokens].
         packed: the tensors and all the rest, as the operator takes them.
     """
 
@@ -63,6 +64,7 @@ class LoweredPlan:
     loop_k: Walk | None = None
     lists: "EngineLists | None" = None
     gathered: "GatheredLists | None" = None
+    reading: "Reading | None" = None
     packed: Packed = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,10 +117,13 @@ class LoweredPlan:
     @property
     def form(self) -> str:
         """What a kernel reads keys by: "blocks", or gathered, by "tiles" or by "tokens"."""
-        return "blocks" if self.gathered is None else self.gathered.form
+        lists = self.gathered
+        if lists is None and self.reading is not None:
+            lists = self.reading.lists(self.seqlen_q)
+        return "blocks" if lists is None else lists.form
 
     def __repr__(self) -> str:
-        form = "" if self.gathered is None else f"keys by {self.form}, "
+        form = "" if self.form == "blocks" else f"keys by {self.form}, "
         return (
             f"LoweredPlan({self.engine}, {self.geometry}, batch={self.batch}, heads={self.heads}, "
             f"{form}{len(self.packed.tensors)} tensors on {self.device})"
@@ -249,6 +254,8 @@ def lower(
                 remedy="choose how many Q tiles a coarse Q block holds",
             )
         )
+    from maskplan.lower.gathered import reading_of
+
     for direction in () if backward == (AUTO,) else backward:
         target.rule(direction)
     if target.arch != "cpu" and plan.status is None:
@@ -271,19 +278,8 @@ def lower(
         forward=forward,
         loop_q=loop_q,
         loop_k=loop_k_walk(small, turned) if "loop_k" in backward else None,
-        gathered=_gathered(plan, target) if target.arch == "cpu" else None,
+        reading=reading_of(plan, target.rows_per_token) if target.arch == "cpu" else None,
     )
-
-
-def _gathered(plan: Plan, target: Target) -> "GatheredLists | None":
-    """Lists of key tokens, where the plan's bits say that gathering is cheaper than blocks."""
-    if plan.device.type != "cpu":
-        return None
-    from maskplan.lower.contiguity import contiguity
-    from maskplan.lower.gathered import gathered
-
-    form = contiguity(plan).form(target.rows_per_token)
-    return None if form == "blocks" else gathered(plan, form)
 
 
 def backward_choice(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import maskplan as mp
 from maskplan.lower.contiguity import Contiguity, contiguity
-from maskplan.lower.gathered import gathered
+from maskplan.lower.gathered import Reading, gathered
 from tests import strategies
 from tests.attention.loops import Expected
 from tests.attention.problems import TOLERANCE
@@ -64,8 +64,8 @@ class Call:
 
     def forced(self, plan: mp.Plan, form: str) -> mp.LoweredPlan:
         """`plan` with its keys read in one form, whichever is cheaper."""
-        lowered = plan.lower("cpu")
-        return replace(lowered, gathered=None if form == "blocks" else gathered(plan, form))
+        lists = None if form == "blocks" else gathered(plan, form)
+        return replace(plan.lower("cpu"), reading=Reading.of(lists))
 
 
 def assert_gate(found: dict[str, Tensor], expected: Expected, dtype: torch.dtype) -> None:
