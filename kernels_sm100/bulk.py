@@ -51,6 +51,20 @@ def load_bulk(
 
 
 @dsl_user_op
+def store_bulk(
+    source: cute.Pointer, target: cute.Pointer, size: int, *, loc: Any = None, ip: Any = None
+) -> None:
+    """Copy `size` bytes from shared to global memory; by one thread."""
+    operands = [
+        _global(target, loc, ip),
+        _address(source, loc, ip),
+        Int32(size).ir_value(loc=loc, ip=ip),
+    ]
+    text = "cp.async.bulk.global.shared::cta.bulk_group [$0], [$1], $2;"
+    _asm(text, "l,r,r", operands, None, loc, ip)
+
+
+@dsl_user_op
 def add_bulk(
     source: cute.Pointer, target: cute.Pointer, size: int, *, loc: Any = None, ip: Any = None
 ) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kernels_sm100.errors import ConfigError, sentence
-from kernels_sm100.modes import InnerLoadMode
+from kernels_sm100.modes import InnerLoadMode, OuterStoreMode
 
 TILE_Q = 128  # packed rows of one Q tile: the lanes of tensor memory
 TILE_K = 128  # keys of one KV block
@@ -46,6 +46,8 @@ class ForwardConfig:
         stages: K or V blocks in flight in shared memory; as many as fit if None.
         inner_load: how K and V come to shared memory: `TMA` for listed blocks of 128 keys, the
             other two for listed tokens.
+        outer_store: how O goes to global memory: a tile at a time (`TMA`), by one bulk copy a row
+            (`TMA_1D`), or from registers (`STG`), which takes no shared memory for O.
         lazy_rescale: leave the row maximum behind by up to 2^8 rather than rescale O, a branch on
             data. Without it O is rescaled in every step.
 
@@ -62,6 +64,7 @@ class ForwardConfig:
     parts: int = 2
     stages: int | None = None
     inner_load: InnerLoadMode = InnerLoadMode.TMA
+    outer_store: OuterStoreMode = OuterStoreMode.TMA
     lazy_rescale: bool = True
 
     def __post_init__(self) -> None:
@@ -130,9 +133,17 @@ class ForwardConfig:
     @property
     def stages_that_fit(self) -> int:
         """K or V blocks that fit beside Q and O."""
-        q_and_o = self.q_tiles * TILE_Q * (self.head_dim + self.head_dim_v) * 2
+        q = self.q_tiles * TILE_Q * self.head_dim * 2
         scales = self.q_tiles * TILE_Q * 2 * 4
-        return (SHARED_BYTES - _BARRIER_BYTES - q_and_o - scales) // self.stage_bytes
+        left = SHARED_BYTES - _BARRIER_BYTES - q - self.out_bytes - scales
+        return left // self.stage_bytes
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of O in shared memory."""
+        if self.outer_store is OuterStoreMode.STG:
+            return 0
+        return self.q_tiles * TILE_Q * self.head_dim_v * 2
 
     @property
     def stage_bytes(self) -> int:

@@ -58,10 +58,11 @@ from kernels_sm100.barriers import (
     wait_tmem,
 )
 from kernels_sm100.config import MASK_WORDS, TILE_K, TILE_Q, TMEM_COLUMNS, ForwardConfig
+from kernels_sm100.forward_store import store_boxes, store_row_copies
 from kernels_sm100.mask import apply, keep_words
 from kernels_sm100.mma import gemm
-from kernels_sm100.modes import InnerLoadMode
-from kernels_sm100.output import rescale, write_rows
+from kernels_sm100.modes import InnerLoadMode, OuterStoreMode
+from kernels_sm100.output import rescale, store_rows, write_rows
 from kernels_sm100.softmax import (
     exponentials,
     log_sum_exp,
@@ -238,10 +239,7 @@ class Forward(ABC):
             sm100.make_smem_layout_b(mma_pv, self.pv_tile, self.dtype, self.stages)
         )
         p_layout = sm100.make_smem_layout_a(mma_pv, self.pv_tile, self.dtype, 1)
-        out_tile = (TILE_Q, self.head_dim_v)
-        o_layout = sm100.make_smem_layout_epi(
-            self.dtype, LayoutEnum.ROW_MAJOR, out_tile, self.q_tiles
-        )
+        o_layout, atom_o = self.out_layout(), None
 
         load = cpasync.CopyBulkTensorTileG2SOp(one)
         cluster = cute.tiled_divide(cute.make_layout((1, 1, 1)), (mma_qk.thr_id.shape,)).shape
@@ -250,13 +248,18 @@ class Forward(ABC):
             load, q, per_stage(q_layout), self.qk_tile, mma_qk, cluster
         )
         kv = self.stream_of(k, v, (k_layout, v_layout), (mma_qk, mma_pv), walk)
-        atom_o, o = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileS2GOp(), o, cute.select(o_layout, mode=[0, 1]), out_tile
-        )
+        if const_expr(self.config.outer_store is OuterStoreMode.TMA):
+            atom_o, o = cpasync.make_tiled_tma_atom(
+                cpasync.CopyBulkTensorTileS2GOp(),
+                o,
+                cute.select(o_layout, mode=[0, 1]),
+                (TILE_Q, self.head_dim_v),
+            )
 
         stages, tiles_q, dtype = self.stages, self.q_tiles, self.dtype
         token_slots = TILE_K if self.config.gathered else 0
         kv_size = self.stages * self.config.stage_bytes // 2
+        o_size = self.config.out_bytes // 2
 
         @cute.struct
         class Storage:
@@ -276,7 +279,7 @@ class Forward(ABC):
             scale: cute.struct.MemRange[Float32, tiles_q * TILE_Q]
             maximum: cute.struct.MemRange[Float32, tiles_q * TILE_Q]
             tokens: cute.struct.Align[cute.struct.MemRange[Int32, token_slots], 16]
-            o: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(o_layout)], ALIGN]
+            o: cute.struct.Align[cute.struct.MemRange[dtype, o_size], ALIGN]
             q: cute.struct.Align[cute.struct.MemRange[dtype, cute.cosize(q_layout)], ALIGN]
             kv: cute.struct.Align[cute.struct.MemRange[dtype, kv_size], ALIGN]
 
@@ -351,6 +354,14 @@ class Forward(ABC):
             barriers: of the CTA.
         """
 
+    def out_layout(self) -> cute.ComposedLayout:
+        """O of each Q tile in shared memory: swizzled for a box, plain for copies of rows."""
+        tile = (TILE_Q, self.head_dim_v)
+        if const_expr(self.config.outer_store is OuterStoreMode.TMA):
+            return sm100.make_smem_layout_epi(self.dtype, LayoutEnum.ROW_MAJOR, tile, self.q_tiles)
+        rows = cute.make_ordered_layout((*tile, self.q_tiles), order=(1, 0, 2))
+        return cute.make_composed_layout(cute.make_swizzle(0, 4, 3), 0, rows)
+
     def packed_lse(self, lse: cute.Tensor) -> cute.Tensor:
         """[B, H, S] as (rows, heads, B), rows packed as those of O."""
         b, h, s = lse.shape
@@ -400,7 +411,8 @@ class Forward(ABC):
         barriers = Barriers(*(getattr(storage, name).data_ptr() for name in Barriers._fields))
         if warp == LOAD_WARP:
             for atom in (atom_q, atom_o, *self.atoms_of(kv)):
-                cpasync.prefetch_descriptor(atom)
+                if const_expr(atom is not None):
+                    cpasync.prefetch_descriptor(atom)
             with cute.arch.elect_one():
                 self.init_barriers(barriers)
             cute.arch.mbarrier_init_fence()
@@ -414,7 +426,9 @@ class Forward(ABC):
         s_q = storage.q.get_tensor(q_layout.outer, swizzle=q_layout.inner)
         s_k = storage.kv.get_tensor(k_layout.outer, swizzle=k_layout.inner)
         s_v = cute.make_tensor(cute.recast_ptr(s_k.iterator, v_layout.inner), v_layout.outer)
-        s_o = storage.o.get_tensor(o_layout.outer, swizzle=o_layout.inner)
+        s_o = None
+        if const_expr(self.config.out_bytes > 0):
+            s_o = storage.o.get_tensor(o_layout.outer, swizzle=o_layout.inner)
         scale = storage.scale.get_tensor(cute.make_layout((TILE_Q, self.q_tiles)))
         maximum = storage.maximum.get_tensor(cute.make_layout((TILE_Q, self.q_tiles)))
         thr_qk, thr_pv = mma_qk.get_slice(0), mma_pv.get_slice(0)
@@ -444,7 +458,11 @@ class Forward(ABC):
             )
         if warp == STORE_WARP:
             cute.arch.setmaxregister_decrease(for_others)
-            self.store(atom_o, o, s_o, walk, barriers)
+            ends = (walk, barriers.out_full, barriers.out_empty)
+            if const_expr(self.config.outer_store is OuterStoreMode.TMA):
+                store_boxes(self.config, atom_o, o, s_o, *ends)
+            if const_expr(self.config.outer_store is OuterStoreMode.TMA_1D):
+                store_row_copies(self.config, o, s_o, *ends)
         if warp >= LOAD_WARP + self.load_warps:
             cute.arch.setmaxregister_decrease(for_others)
         if warp < CORRECTION_WARP:
@@ -464,7 +482,7 @@ class Forward(ABC):
         if warp >= CORRECTION_WARP and warp < MMA_WARP:
             cute.arch.setmaxregister_decrease(for_correction)
             self.correction(
-                acc_o.layout, tmem(), scale, maximum, s_o, lse, walk, scale_log2, barriers
+                acc_o.layout, tmem(), scale, maximum, s_o, o, lse, walk, scale_log2, barriers
             )
         cute.arch.sync_threads()
         if warp == MMA_WARP:
@@ -751,7 +769,8 @@ class Forward(ABC):
         tmem: cute.Pointer,
         scale: cute.Tensor,
         maximum: cute.Tensor,
-        s_o: cute.Tensor,
+        s_o: Any,
+        o: cute.Tensor,
         lse: cute.Tensor,
         walk: Walk,
         scale_log2: Float32,
@@ -788,52 +807,21 @@ class Forward(ABC):
                     total, largest = scale[thread, h], maximum[thread, h]
                     arrive_warp(barriers.scale_empty + h)
                     wait_tmem(barriers.o_full + h, bit(o_phase, h))
-                cute.arch.mbarrier_wait(barriers.out_empty + h, out_phase)
-                write_rows(acc_o[h], s_o[None, None, h], thread, total, has(seen, h))
-                cute.arch.fence_view_async_shared()
-                arrive_warp(barriers.out_full + h)
                 row = (item.tile * self.q_tiles + h) * TILE_Q + thread
-                if row < cute.size(lse.shape[0]):
+                inside = row < cute.size(lse.shape[0])
+                if const_expr(self.config.outer_store is OuterStoreMode.STG):
+                    out = o[row, None, item.head, item.batch]
+                    store_rows(acc_o[h], out, thread, total, has(seen, h), inside)
+                else:
+                    cute.arch.mbarrier_wait(barriers.out_empty + h, out_phase)
+                    write_rows(acc_o[h], s_o[None, None, h], thread, total, has(seen, h))
+                    cute.arch.fence_view_async_shared()
+                    arrive_warp(barriers.out_full + h)
+                if inside:
                     lse[row, item.head, item.batch] = log_sum_exp(largest, total, scale_log2)
             scale_phase ^= seen
             o_phase ^= seen
             out_phase ^= 1
-            index += cute.arch.grid_dim()[0]
-
-    @cute.jit
-    def store(
-        self,
-        atom_o: cute.CopyAtom,
-        o: cute.Tensor,
-        s_o: cute.Tensor,
-        walk: Walk,
-        barriers: Barriers,
-    ) -> None:
-        """Store O of each Q tile by TMA, from one lane; rows past the end are outside the map."""
-        phase = Int32(0)
-        index = cute.arch.block_idx()[0]
-        while index < walk.items:
-            item = work_item(walk, index)
-            out = cute.local_tile(
-                o[None, None, item.head, item.batch], (TILE_Q, self.head_dim_v), (None, 0)
-            )
-            source, target = cpasync.tma_partition(
-                atom_o,
-                0,
-                cute.make_layout(1),
-                cute.group_modes(s_o, 0, 2),
-                cute.group_modes(out, 0, 2),
-            )
-            for h in cutlass.range_constexpr(self.q_tiles):
-                cute.arch.mbarrier_wait(barriers.out_full + h, phase)
-                with cute.arch.elect_one():
-                    cute.copy(atom_o, source[None, h], target[None, item.tile * self.q_tiles + h])
-                    cute.arch.cp_async_bulk_commit_group()
-            for h in cutlass.range_constexpr(self.q_tiles):
-                with cute.arch.elect_one():
-                    cute.arch.cp_async_bulk_wait_group(self.q_tiles - 1 - h, read=True)
-                    cute.arch.mbarrier_arrive(barriers.out_empty + h)
-            phase ^= 1
             index += cute.arch.grid_dim()[0]
 
 

@@ -28,8 +28,8 @@ _HERE = Path(__file__).parent
 FORWARD_SOURCES = tuple(
     _HERE / f"{name}.py"
     for name in (
-        "barriers", "config", "forward", "forward_blocks", "forward_gathered", "gather", "mask",
-        "mma", "modes", "output", "softmax", "walk",
+        "barriers", "bulk", "config", "forward", "forward_blocks", "forward_gathered",
+        "forward_store", "gather", "mask", "mma", "modes", "output", "softmax", "walk",
     )
 )  # fmt: skip
 

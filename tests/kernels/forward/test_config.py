@@ -6,8 +6,8 @@ import pytest
 
 from kernels_sm100.config import SHARED_BYTES, TMEM_COLUMNS, ForwardConfig
 from kernels_sm100.errors import ConfigError
-from kernels_sm100.launch import compile_key
-from kernels_sm100.modes import InnerLoadMode
+from kernels_sm100.launch import compile_key, key
+from kernels_sm100.modes import InnerLoadMode, OuterStoreMode
 
 CHANGES = {
     "dtype": {"dtype": "float16"},
@@ -19,18 +19,34 @@ CHANGES = {
     "parts": {"parts": 1},
     "stages": {"stages": 2},
     "inner_load": {"inner_load": InnerLoadMode.CP_ASYNC},
+    "outer_store": {"outer_store": OuterStoreMode.STG},
     "lazy_rescale": {"lazy_rescale": False},
 }
 
 
-@pytest.mark.parametrize("field", [field.name for field in fields(ForwardConfig)])
-def test_every_field_changes_the_compile_key(field):
+FIELDS = [field.name for field in fields(ForwardConfig)]
+
+
+def moves_the_key(field):
+    """Whether the compile key tells a configuration from one that differs in `field`."""
     pytest.importorskip("cutlass", reason="a key holds the version of CuTe DSL (extra sm100)")
     base = ForwardConfig()
     changed = replace(base, **CHANGES[field])
-
     assert getattr(changed, field) != getattr(base, field)
-    assert compile_key(changed) != compile_key(base)
+    return compile_key(changed) != compile_key(base)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_changes_the_compile_key(field):
+    assert moves_the_key(field)
+
+
+@pytest.mark.parametrize("field", [f for f in FIELDS if len(CHANGES[f]) == 1])
+def test_a_key_that_forgets_a_field_is_found(field, monkeypatch):
+    """A kernel for indices once shared its code with one for blocks: the key had no such field."""
+    monkeypatch.setattr(key, "fields", lambda c: [f for f in fields(c) if f.name != field])
+
+    assert not moves_the_key(field)
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,25 @@ def test_planted_faults_are_found(forward_kernel, tmp_path, name):
         judge(given, faulty.run(given, races=False))
 
 
+def test_a_cta_of_one_tile_in_a_list_for_two_is_found(forward_kernel, tmp_path):
+    """Softmax counts the CTAs before it in a list row by one Q tile each, where they have two."""
+    pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
+    from tests.kernels.forward.mutant import plant
+
+    config = ForwardConfig(head_dim=64, head_dim_v=64, parts=1)
+    given = problem(config, masks.causal(512, 512), spread=4.0)
+    kernel = forward_kernel(config)
+    walk = kernel.tables(given.masks, tokens=512)
+    judge(given, kernel.run(given, walk=walk, races=False))
+
+    faulty = plant(
+        tmp_path, config, ("forward", "row_offset * self.config.cta_rows", "row_offset * TILE_Q")
+    )
+
+    with pytest.raises((AssertionError, EmulatorError)):
+        judge(given, faulty.run(given, walk=walk, races=False))
+
+
 def test_an_unchanged_copy_is_right(tmp_path):
     pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
     from tests.kernels.forward.mutant import plant

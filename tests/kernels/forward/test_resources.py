@@ -3,6 +3,9 @@
 import pytest
 
 from kernels_sm100.config import ForwardConfig
+from kernels_sm100.forward_host import FORWARD_SOURCES, build_forward
+from kernels_sm100.launch import compile_kernel
+from kernels_sm100.modes import OuterStoreMode
 from tests.kernels.forward.cubin import resources
 
 # Among them head dimensions that are no power of two, whose descriptors take more registers.
@@ -21,6 +24,21 @@ def test_nothing_is_spilled(forward_kernel, config):
 
     assert stack == 0
     assert registers * 512 <= 65536
+
+
+@pytest.mark.parametrize("mode", [OuterStoreMode.STG, OuterStoreMode.TMA_1D])
+def test_stores_row_by_row_spill_nothing(forward_kernel, mode):
+    assert resources(forward_kernel(ForwardConfig(outer_store=mode)).compiled.entry.cubin)[1] == 0
+
+
+def test_it_compiles_for_the_other_sm100(compile_cache):
+    """B300's sm_103a, whose code does not run on B200."""
+    made = compile_kernel(
+        build_forward, ForwardConfig(), arch="sm_103a", sources=FORWARD_SOURCES, cache=compile_cache
+    )
+
+    assert ".target sm_103a" in made.ptx
+    assert resources(made.entry.cubin)[1] == 0
 
 
 def test_a_frame_is_seen_in_a_cubin():

@@ -1,6 +1,7 @@
 """A verifier by others proves the kernel free of races and deadlocks, over every schedule.
 
-For small plans, in builds whose ring of K and V has two stages, so that it wraps.
+For small plans, in builds whose ring of K and V has two stages, so that it wraps; one has three,
+where K and V change places in it.
 """
 
 import importlib.util
@@ -23,6 +24,14 @@ ONE_TILE = ForwardConfig(
 )
 LAZY = replace(ONE_TILE, lazy_rescale=True)
 PAIR = replace(ONE_TILE, q_tiles=2, parts=2)
+THREE = replace(ONE_TILE, stages=3)
+
+
+def wide(config):
+    """The same at D 128."""
+    return replace(config, head_dim=128, head_dim_v=128)
+
+
 TABLES = {"pattern_id": 4, "row_ptr": 8, "col": 4, "tile_id": 4, "order": 4}  # bytes an element
 
 
@@ -59,12 +68,19 @@ def tables_of(captured):
 
 CASES = {
     "no block": (ONE_TILE, np.zeros((1, 1, 128, 128), dtype=bool), None),
+    "one full block": (ONE_TILE, full(128, 128), None),
     "one block with bits": (ONE_TILE, bits(), None),
     "two blocks": (ONE_TILE, full(128, 256), None),
     "two blocks, rescale skipped": (LAZY, full(128, 256), True),
     "two blocks, rescale executed": (LAZY, full(128, 256), False),
+    "two blocks, three stages": (THREE, full(128, 256), None),
     "two work items": (ONE_TILE, full(256, 128), None),
     "a pair, one tile skips": (PAIR, first_tile_skips(), None),
+    "D 128, no block": (wide(ONE_TILE), np.zeros((1, 1, 128, 128), dtype=bool), None),
+    "D 128, one full block": (wide(ONE_TILE), full(128, 128), None),
+    "D 128, one block with bits": (wide(ONE_TILE), bits(), None),
+    "D 128, two blocks, rescale skipped": (wide(LAZY), full(128, 256), True),
+    "D 128, two blocks, rescale executed": (wide(LAZY), full(128, 256), False),
 }
 
 
