@@ -2,6 +2,9 @@
 
 Pattern authors tune on these. Both are made by the block-sparse engine, one pass under the plan and
 one under the full plan; nothing of size SQ x SK is held.
+
+Slots that hold no token, padding of the token order that a plan's provenance states, are no queries
+and no keys: they would count as queries that keep nothing, and as keys that dense attention sees.
 """
 
 from collections.abc import Sequence
@@ -28,7 +31,7 @@ class PlanQuality:
     Attributes:
         recall: float64 [B, HQ]: mean over queries of the share of softmax mass kept, 0 to 1.
         output_error: float64 [B, HQ]: norm of (sparse - dense output) over that of the dense one.
-        queries: how many queries were looked at.
+        queries: how many queries were looked at, padding left out.
     """
 
     recall: Tensor
@@ -70,7 +73,8 @@ def recall(
             that share of the work.
 
     Returns:
-        float64 [B, HQ], the mean over the queries looked at; NaN if there are none.
+        float64 [B, HQ], the mean over the queries looked at, padding left out; NaN if there are
+        none.
 
     Raises:
         PlanError: on a Q block that does not exist, and whatever `attention` refuses.
@@ -144,18 +148,43 @@ def _runs(
     layout: str,
     q_blocks: Sequence[int] | None,
 ) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """(out, lse, dense out, dense lse) of each run of Q blocks."""
+    """(out, lse, dense out, dense lse) of the queries of each run of Q blocks."""
+    axis = _TOKENS.get(layout, 1)
+    held_q, held_k = _held(plan)
     results = []
     with torch.no_grad():
+        if held_k is not None:
+            keys = held_k.to(k.device)
+            dense_k, dense_v = k.index_select(axis, keys), v.index_select(axis, keys)
+        else:
+            dense_k, dense_v = k, v
         for part, start, stop in _parts(plan, q_blocks):
-            queries = q.narrow(_TOKENS.get(layout, 1), start, stop - start)
+            queries = q.narrow(axis, start, stop - start)
             out, lse = attention(queries, k, v, part, scale=scale, layout=layout, return_lse=True)
-            whole = full(stop - start, plan.seqlen_k, block_size=part.block_size)
+            if held_q is not None:
+                own = held_q[(held_q >= start) & (held_q < stop)].to(q.device) - start
+                queries, out = queries.index_select(axis, own), out.index_select(axis, own)
+                lse = lse.index_select(2, own)
+            lengths = (queries.shape[axis], dense_k.shape[axis])
+            whole = full(*lengths, block_size=part.block_size)
             dense_out, dense_lse = attention(
-                queries, k, v, whole, scale=scale, layout=layout, return_lse=True
+                queries, dense_k, dense_v, whole, scale=scale, layout=layout, return_lse=True
             )
             results.append((out, lse, dense_out, dense_lse))
     return results
+
+
+def _held(plan: Plan) -> tuple[Tensor | None, Tensor | None]:
+    """(queries, keys) that hold a token, int64 ascending; None for all of them."""
+    from maskplan.viz.places import places_of  # which comes with pictures of PlanQuality
+
+    places, _ = places_of(plan.provenance, plan.geometry)
+    if places is None or (places.slots >= 0).all():
+        return None, None
+    held = torch.from_numpy(places.slots >= 0)
+    first = places.query_start
+    queries = held[first : first + plan.seqlen_q].nonzero()[:, 0]
+    return queries, held.nonzero()[:, 0]
 
 
 def _parts(plan: Plan, q_blocks: Sequence[int] | None) -> list[tuple[Plan, int, int]]:

@@ -65,6 +65,34 @@ def test_some_q_blocks_cost_and_count_only_themselves():
     torch.testing.assert_close(some.recall, want, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("queries", ["all", "video"])
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_slots_of_padding_are_no_queries_and_no_keys(layout, queries):
+    """Poison in padding changes nothing; figures are those of the tokens alone."""
+    grid = mp.video.Grid(3, 5, 7, text=3)
+    plan = mp.video.sliding_tile(
+        grid, tile=(2, 4, 4), window=(1, 1, 1), pad=True, queries=queries, block_size=(32, 32)
+    )
+    order = mp.video.TokenOrder.tiles(grid, (2, 4, 4), pad=True)
+    keys = order.slots >= 0
+    mine = keys[: plan.seqlen_q]  # text comes last
+    q, (k, v) = torch.randn(1, plan.seqlen_q, 2, 8), torch.randn(2, 1, plan.seqlen_k, 2, 8)
+    want_recall, want_error = dense_figures(
+        q[:, mine], k[:, keys], v[:, keys], plan.to_dense()[:, :, mine][..., keys]
+    )
+    q[:, ~mine], k[:, ~keys], v[:, ~keys] = 9.0, 9.0, torch.nan
+    given_tensors = [x.transpose(1, 2) if layout == "bhsd" else x for x in (q, k, v)]
+    got = quality(*given_tensors, plan, layout=layout)
+    some = quality(*given_tensors, plan, layout=layout, q_blocks=[0, 3])
+
+    assert got.queries == int(mine.sum()) < plan.seqlen_q
+    torch.testing.assert_close(got.recall, want_recall, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(got.output_error, want_error, atol=1e-4, rtol=1e-4)
+    kept = recall(*given_tensors[:2], plan, layout=layout)
+    torch.testing.assert_close(kept, want_recall, atol=1e-5, rtol=1e-5)
+    assert some.queries == int(mine[:32].sum() + mine[96:128].sum())
+
+
 def test_queries_without_keys_keep_nothing_and_nothing_can_be_lost_of_nothing():
     q, k, v = torch.randn(3, 1, 8, 1, 4)
     nobody = mp.full(8, 8, block_size=(4, 4)) - mp.full(8, 8, block_size=(4, 4))
