@@ -107,7 +107,7 @@ def test_it_is_explained():
     assert str(choice).splitlines() == [
         "loop_k: a few long columns would keep LoopQ's SMs waiting",
         "in pairs of LoopQ, on 148 SMs (a model, not a measurement):",
-        "  loop_q  32 items, the longest 601.5, a share of an SM 170.7",
+        "  loop_q  32 items, the longest 601.5, a share of an SM 170.9",
         "  loop_k  4800 items, the longest 6.8, a share of an SM 219.2",
     ]
     assert plan.lower(target, backward="auto", kv_heads=4).backward == ("loop_k",)
