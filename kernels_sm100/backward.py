@@ -454,9 +454,13 @@ class Backward:
         fours = cute.make_tensor(values.iterator, cute.make_layout((4, self.head_dim // 4)))
         for c in cutlass.range_constexpr(self.head_dim // CHUNK):
             buffer = chunks[None, c % CHUNK_BUFFERS]
-            if thread == 0:  # the chunk before the last has left the buffer
-                cute.arch.cp_async_bulk_wait_group(CHUNK_BUFFERS - 1, read=True)
-            cute.arch.barrier(barrier_id=SUM_BARRIER, number_of_threads=TILE)
+            # A turn ends with both buffers free.
+            in_use = semaphore is None or c >= CHUNK_BUFFERS
+            if const_expr(in_use):
+                if thread == 0:  # the chunk before the last has left the buffer
+                    cute.arch.cp_async_bulk_wait_group(CHUNK_BUFFERS - 1, read=True)
+            if const_expr(in_use or c == 0):
+                cute.arch.barrier(barrier_id=SUM_BARRIER, number_of_threads=TILE)
             lines = cute.make_tensor(
                 buffer.iterator, cute.make_layout((4, TILE, CHUNK // 4), stride=(1, 4, 4 * TILE))
             )

@@ -28,7 +28,7 @@ NOTE [Tensor memory]: every range, who writes it, who reads it, and what its nex
 
 With D = 64, dQ has columns 192-255 of its own, and dq_empty is waited for before dQ(t+1). Warps
 that store dV or dK arrive at p_full and ds_full of the next item afterwards. With head_split warps
-0-3 read dV and dK, and dv_empty and dk_empty say so.
+0-3 read dV and dK behind the item's last dQ, and dv_empty and dk_empty say so.
 
 NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" by who has read.
 
@@ -39,8 +39,8 @@ NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" b
     p_full, ds_full      compute -> MMA        dS in shared memory is free once dp_full of the next
                                                step says that dQ and dK are done
     dq_full, dq_empty    MMA -> sums
-    dv_full, dv_empty    MMA -> warps 4-7; with head_split warps 0-3, which alone arrive at empty
-    dk_full, dk_empty    MMA -> warps 8-11; likewise
+    dv_full, dk_full     MMA -> warps 4-7, 8-11   without head_split
+    dv_empty, dk_empty   warps 0-3 -> MMA         with head_split
 """
 
 from typing import Any, NamedTuple
@@ -333,7 +333,7 @@ class LoopQ(Backward):
     @cute.jit
     def init_barriers(self, barriers: Barriers) -> None:
         """Arrivals that each barrier waits for, by one thread."""
-        for name in ("kv_full", "kv_empty", "s_full", "dp_full", "dq_full", "dv_full", "dk_full"):
+        for name in ("kv_full", "kv_empty", "s_full", "dp_full", "dq_full"):
             init_all(getattr(barriers, name), 1, 1)
         for name in ("q_full", "q_empty"):
             init_all(getattr(barriers, name), Q_STAGES, 1)
@@ -341,8 +341,13 @@ class LoopQ(Backward):
             init_all(getattr(barriers, name), self.stages, 1)
         for name in ("p_full", "ds_full"):
             init_all(getattr(barriers, name), 1, COMPUTE_WARPS)
-        for name in ("dq_empty", "dv_empty", "dk_empty") if self.splits else ("dq_empty",):
-            init_all(getattr(barriers, name), 1, GROUP_WARPS)
+        init_all(barriers.dq_empty, 1, GROUP_WARPS)
+        if const_expr(self.splits):
+            for name in ("dv_empty", "dk_empty"):
+                init_all(getattr(barriers, name), 1, GROUP_WARPS)
+        else:
+            for name in ("dv_full", "dk_full"):
+                init_all(getattr(barriers, name), 1, 1)
 
     def item(self, walk: Columns, index: Int32) -> Column:
         """Work item `index` in this configuration's order."""
@@ -495,11 +500,12 @@ class LoopQ(Backward):
                 steps += 1
                 step = self.following(walk, item, step)
             if steps > 0:
-                commit(barriers.dv_full)
+                if const_expr(not self.splits):
+                    commit(barriers.dv_full)
                 dq_phase = self.dk_and_dq(
-                    mma, of, before, steps, step_phase, dq_phase, empty_phase, barriers
-                )
-                commit(barriers.dk_full)
+                    mma, of, before, steps, step_phase, dq_phase, empty_phase, barriers,
+                    last=not self.splits,
+                )  # fmt: skip
                 commit(barriers.kv_empty)
                 empty_phase ^= 1
             index += cute.arch.grid_dim()[0]
@@ -521,6 +527,7 @@ class LoopQ(Backward):
         dq_phase: Int32,
         empty_phase: Int32,
         barriers: Barriers,
+        last: cutlass.Constexpr[bool] = False,
     ) -> Int32:
         """Issue the two products that take dS of the step before; returns dQ's next phase.
 
@@ -533,6 +540,7 @@ class LoopQ(Backward):
             dq_phase: of dq_empty.
             empty_phase: of dk_empty.
             barriers: all of them.
+            last: whether dK is whole, and somebody waits for it.
         """
         wait_tmem(barriers.ds_full, step_phase ^ 1)
         if const_expr(self.splits):
@@ -540,6 +548,8 @@ class LoopQ(Backward):
         q_t = of.q_t[None, None, None, slot]
         gemm(mma.dk, of.dk, of.ds_t, q_t, steps > 1, bit=step_phase)
         commit(barriers.q_empty + slot)
+        if const_expr(last):
+            commit(barriers.dk_full)
         if const_expr(not self.shares_dp):
             wait_tmem(barriers.dq_empty, dq_phase)
             dq_phase ^= 1
@@ -651,7 +661,7 @@ class LoopQ(Backward):
         """Add dQ of each step to its tile's sum; with head_split, dV and dK of each item."""
         thread = cute.arch.thread_idx()[0] % TILE
         acc = self.accumulator(mma.dq, self.gradient_tile, tmem, self.sum_column)
-        phase, full_phase = Int32(0), Int32(0)
+        phase = Int32(0)
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = self.item(walk, index)
@@ -676,11 +686,9 @@ class LoopQ(Backward):
                 )
                 step = self.following(walk, item, step)
             if const_expr(self.splits):
-                full_phase = self.add_item(
-                    mma, tmem, shared, dk, dv, item, thread, visited, full_phase, barriers
-                )
+                self.add_item(mma, tmem, shared, dk, dv, item, thread, visited, barriers)
             index += cute.arch.grid_dim()[0]
-        if thread == 0:
+        if const_expr(not self.config.deterministic):  # a turn ends when all has been added
             cute.arch.cp_async_bulk_wait_group(0, read=False)
 
     @cute.jit
@@ -694,23 +702,19 @@ class LoopQ(Backward):
         item: Column,
         thread: Int32,
         visited: Any,
-        phase: Int32,
         barriers: Barriers,
-    ) -> Int32:
-        """Add dV and dK of a visited item to their sums; returns the next phase."""
+    ) -> None:
+        """Add dV and dK of a visited item to their sums; both are behind its last dQ."""
         if visited:
-            for atom, column_of, sums, full, empty in (
-                (mma.dv, DV_COLUMN, dv_sums, barriers.dv_full, barriers.dv_empty),
-                (mma.dk, LAST_COLUMN, dk_sums, barriers.dk_full, barriers.dk_empty),
+            for atom, column_of, sums, empty in (
+                (mma.dv, DV_COLUMN, dv_sums, barriers.dv_empty),
+                (mma.dk, LAST_COLUMN, dk_sums, barriers.dk_empty),
             ):
                 acc = self.accumulator(atom, self.gradient_tile, tmem, column_of)
                 target = sums[item.batch, item.head, item.block, None, None, None]
-                wait_tmem(full, phase)
                 self.add_tile(
                     acc[(None, None), 0, 0], shared.chunks, target, thread, empty, None, None
                 )
-            phase ^= 1
-        return phase
 
 
 def fake_arguments(config: BackwardConfig) -> dict[str, Any]:

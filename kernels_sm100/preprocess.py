@@ -96,12 +96,10 @@ class Preprocess:
             for step in cutlass.range_constexpr(3):
                 total += cute.arch.shuffle_sync_bfly(total, offset=1 << step)
             if token < o.shape[1]:
-                value = lse[batch, of_head, token]
-                if value != -Float32.inf:
-                    base = -value * LOG2_E
-                    total -= dlse[batch, of_head, token]
-                else:
-                    total = Float32(0.0)
+                value, gradient = lse[batch, of_head, token], dlse[batch, of_head, token]
+                some = value != -Float32.inf  # selects, no branch
+                base = -value * LOG2_E if some else -Float32.inf
+                total = total - gradient if some else Float32(0.0)
             if lane == 0:
                 bias[batch, head, row] = base
                 delta[batch, head, row] = total

@@ -1,0 +1,74 @@
+"""Every wait, arrive, commit and fence of LoopQ, dropped in turn, is missed by some check."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels_sm100.backward_config import TILE
+from tests.kernels.backward.run import judge, problem
+from tests.kernels.backward.test_loopq import PACKED, SPLIT
+
+# One with turns at D = 128, which owns dK and dV, one without at D = 64, which adds them.
+CONFIGS = {"turns": PACKED, "split": SPLIT}
+
+# Lanes of a warp are one actor to the emulator; barriers that are not initialised are refused.
+NOT_TRIED = {"warp sync", "init", "init fence"}
+
+# What survives, (kind, source file), and why nothing can be lost without it.
+Q_FULL = ("wait", "backward_loopq.py")  # of compute warps; S is made behind the MMA warp's own.
+EXPLAINED = {
+    # Between a turn taken and the first bulk addition, for the model of memory: what is added to is
+    # touched by the async proxy alone, which the emulator knows.
+    "turns": [Q_FULL, ("proxy fence", "backward.py")],
+    # dO has as many buffers as Q, and is released by dV, before the dK that releases Q. Behind
+    # ds_full the first access to what others have read is dQ's, for which dq_empty fences.
+    "split": [Q_FULL, ("wait", "backward_loopq.py"), *[("tmem fence", "")] * 2],
+}
+
+
+def mask(rows):
+    """KV blocks that three, one, two and no Q tiles of `rows` tokens see."""
+    found = np.zeros((1, 1, 3 * rows, 4 * TILE), dtype=bool)
+    for block, tiles in enumerate((3, 1, 2)):
+        found[:, :, : tiles * rows, block * TILE : (block + 1) * TILE] = True
+    found[:, :, rows // 2 : rows, 3:50] = False
+    return found
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_synchronises_is_needed(backward_kernel, name):
+    pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
+    from kernels_sm100.emulator.mutation import try_mutant
+    from tests.kernels.mutation.subjects import Subject, table
+
+    kernel = backward_kernel(CONFIGS[name])
+    given = problem(kernel.config, mask(TILE // kernel.config.rows_per_token))
+    wrote, first = [], []
+
+    def call(on_launch):
+        wrote[:] = kernel.launch(given, on_launch, ctas=2)
+
+    def right():
+        try:
+            judge(given, kernel.outcome(given, tuple(wrote), None))
+        except AssertionError:
+            return False
+        if not kernel.config.deterministic:
+            return True
+        first.append([tensor.clone() for tensor in wrote])
+        return all(torch.equal(a, b) for a, b in zip(first[0], wrote, strict=True))
+
+    subject = Subject(call, right)
+    tried = [mutant for mutant in subject.mutants() if mutant.kind not in NOT_TRIED]
+    found = [try_mutant(mutant, subject.run, SCHEDULES) for mutant in tried]
+
+    survived = [
+        (m.kind, "" if m.kind == "tmem fence" else m.source.split(":")[0])
+        for m in (v.mutant for v in found if not v.killed)
+    ]
+    assert sorted(survived) == sorted(EXPLAINED[name]), table(found)
+
+
+# The race detector is independent of the order in which warps run, and kills what can be killed
+# under the first; benchmarks/emulator.py tries more.
+SCHEDULES = (("round_robin", 0), ("lazy", 0))
