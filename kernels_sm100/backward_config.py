@@ -19,7 +19,9 @@ HEAD_DIMS = (64, 128)
 MAX_PARTS = 4
 # (inner_load, inner_store) of LoopK over listed tokens.
 _GATHERED = tuple(
-    (InnerLoadMode.CP_ASYNC, store) for store in (InnerStoreMode.TMA_1D, InnerStoreMode.ATOMIC_ADD)
+    (load, store)
+    for load in (InnerLoadMode.CP_ASYNC, InnerLoadMode.TMA_GATHER4)
+    for store in (InnerStoreMode.TMA_1D, InnerStoreMode.ATOMIC_ADD)
 )
 
 
@@ -47,7 +49,7 @@ class BackwardConfig:
         deterministic: LoopQ adds to each dQ tile in the plan's write order.
         spt: that order descends in KV blocks (the walk was made with `spt=True`).
         inner_load: how the stream comes to shared memory: `TMA` for listed blocks; K and V of LoopK
-            by `CP_ASYNC` for listed tokens.
+            by `CP_ASYNC` or `TMA_GATHER4` for listed tokens.
         inner_store: how sums are added to global memory: `TMA` whole tiles; of listed tokens by
             `TMA_1D` a row at a time, or by `ATOMIC_ADD`.
 
@@ -118,7 +120,7 @@ class BackwardConfig:
             raise _refuse(
                 "modes not available",
                 f"{self.inner_load.name}, {self.inner_store.name} of {self.direction}",
-                "TMA, TMA; or of loop_k CP_ASYNC with TMA_1D or ATOMIC_ADD",
+                "TMA, TMA; or of loop_k CP_ASYNC or TMA_GATHER4 with TMA_1D or ATOMIC_ADD",
                 "take those of modes.derive_modes",
             )
         if self.spt and not self.deterministic:

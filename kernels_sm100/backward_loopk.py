@@ -108,14 +108,18 @@ class LoopK(Backward):
     """The kernel of one configuration; `cute.compile` takes an instance."""
 
     fills = 1  # arrivals that fill a buffer of K or V
+    fenced = False  # whether MMAs on it need a fence first
     sum_slots = TILE * CHUNK * CHUNK_BUFFERS  # float32 of a sum on its way, in shared memory
 
     def __init__(self, config: BackwardConfig) -> None:
         super().__init__(config)
         self.heads_per_kv = config.group // config.rows_per_token
 
-    def stream_of(self, tensor: cute.Tensor, layout: Any, mma: Products) -> tuple[Any, Any]:
+    def stream_of(
+        self, tensor: cute.Tensor, layout: Any, mma: Products, walk: Walk
+    ) -> tuple[Any, Any]:
         """K or V as the load role takes it: (copy atom, tensor of coordinates)."""
+        del walk
         return self.keys_map(tensor, layout, mma)
 
     @cute.jit
@@ -210,8 +214,8 @@ class LoopK(Backward):
         mma = self.products()
         one = self.layouts(mma, K_STAGES, 1)
         other = self.layouts(mma, self.stages, 1)
-        k_atom, k_map = self.stream_of(k, one.keys, mma)
-        v_atom, v_map = self.stream_of(v, other.keys, mma)
+        k_atom, k_map = self.stream_of(k, one.keys, mma, walk)
+        v_atom, v_map = self.stream_of(v, other.keys, mma, walk)
         q_atom, q_map = self.queries_map(q, one.queries, mma)
         do_atom, do_map = self.queries_map(do, one.queries, mma)
         maps = Maps(k_atom, v_atom, q_atom, do_atom, k_map, v_map, q_map, do_map)
@@ -437,7 +441,7 @@ class LoopK(Backward):
     def wait_filled(self, barrier: cute.Pointer, phase: Int32) -> None:
         """Wait, as the MMA warp, for a buffer of K or V."""
         cute.arch.mbarrier_wait(barrier, phase)
-        if const_expr(self.config.gathered):
+        if const_expr(self.fenced):
             cute.arch.fence_view_async_shared()  # what cp.async wrote, for MMAs
 
     @cute.jit

@@ -40,9 +40,13 @@ from kernels_sm100.gather import (
     arrive_copied,
     copy_rows,
     fetch,
+    gather_rows,
+    numbers_of,
+    place,
+    row_map,
     stage,
 )
-from kernels_sm100.modes import InnerStoreMode
+from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
 from kernels_sm100.walk import SKIP, Walk, entry_of, tile_of, work_item
 
 GATHER_WARP = LOAD_WARP + 1  # the first of them
@@ -58,10 +62,11 @@ def token_tables(walk: Walk) -> tuple[Any, Any]:
 class GatheredLoopK(LoopK):
     """The kernel of one configuration whose `inner_load` gathers."""
 
-    fills = WORKERS * LANES
-
     def __init__(self, config: BackwardConfig) -> None:
         super().__init__(config)
+        self.by_tma = config.inner_load is InnerLoadMode.TMA_GATHER4
+        self.fills = WORKERS if self.by_tma else WORKERS * LANES
+        self.fenced = not self.by_tma
         self.atomics = config.inner_store is InnerStoreMode.ATOMIC_ADD
         self.buffers = 1 if config.head_dim > SPAN else 2
         self.sum_slots = VECTOR if self.atomics else TILE * PITCH * self.buffers
@@ -122,9 +127,14 @@ class GatheredLoopK(LoopK):
         given, sums = (q, k, v, do, bias, delta), (dk_sums, dv_sums)
         self.start(given, dq, sums, tables, rows, scale, scale_log2, ctas, stream, tokens, keys)
 
-    def stream_of(self, tensor: cute.Tensor, layout: Any, mma: Products) -> tuple[Any, Any]:
-        """K or V: no tensor map, and the tensor."""
+    def stream_of(
+        self, tensor: cute.Tensor, layout: Any, mma: Products, walk: Walk
+    ) -> tuple[Any, Any]:
+        """K or V: (tensor map, matrix of rows) for TMA gathers, (None, tensor) for cp.async."""
         del layout, mma
+        if const_expr(self.by_tma):
+            rows = row_map(tensor, token_tables(walk)[0])
+            return rows.atom, rows
         return None, tensor
 
     @cute.jit
@@ -160,7 +170,6 @@ class GatheredLoopK(LoopK):
         lane = cute.arch.lane_idx()
         worker = cute.arch.make_warp_uniform(cute.arch.warp_idx()) - GATHER_WARP
         share = TILE // WORKERS
-        spans = self.head_dim // SPAN
         buffer = storage.tokens.data_ptr() + worker * share
         k_begin = storage.k.data_ptr().toint() + worker * (share * ROW_BYTES)
         v_begin = storage.v.data_ptr().toint() + worker * (share * ROW_BYTES)
@@ -172,7 +181,7 @@ class GatheredLoopK(LoopK):
         while index < walk.items:
             item = work_item(walk, index)
             kv_head = item.head // self.heads_per_kv
-            k, v = maps.k[item.batch, None, kv_head, None], maps.v[item.batch, None, kv_head, None]
+            k, v = (self.head_of(x, item.batch, kv_head) for x in (maps.k, maps.v))
             if item.count > 0:
                 first = entry_of(item, Int32(0), self.config.descending)
                 fetch(walk.tokens, walk.col[first], place, ahead)
@@ -182,17 +191,46 @@ class GatheredLoopK(LoopK):
                     after = entry_of(item, e + 1, self.config.descending)
                     fetch(walk.tokens, walk.col[after], place, ahead)
                 if tile_of(walk, entry_of(item, e, self.config.descending), 0, 1) != SKIP:
-                    stage(now, buffer, lane)
                     cute.arch.mbarrier_wait(barriers.k_empty + slot, phase)
-                    copy_rows(k, buffer, k_begin + slot * self.tile_bytes, WORKERS, spans)
-                    arrive_copied(barriers.k_full + slot)
+                    target, full = k_begin + slot * self.tile_bytes, barriers.k_full + slot
+                    self.load_chunk(k, True, now, buffer, target, full)
                     slot, phase = next_slot(slot, phase, K_STAGES)
                     cute.arch.mbarrier_wait(barriers.v_empty + v_slot, v_phase)
-                    copy_rows(v, buffer, v_begin + v_slot * self.tile_bytes, WORKERS, spans)
-                    arrive_copied(barriers.v_full + v_slot)
+                    target, full = v_begin + v_slot * self.tile_bytes, barriers.v_full + v_slot
+                    self.load_chunk(v, False, now, buffer, target, full)
                     v_slot, v_phase = next_slot(v_slot, v_phase, self.stages)
             index += cute.arch.grid_dim()[0]
         self.drain(slot, phase, v_slot, v_phase, barriers)
+
+    def head_of(self, source: Any, batch: Int32, head: Int32) -> Any:
+        """A (batch, head) of K or V, as `load_chunk` takes it."""
+        if const_expr(self.by_tma):
+            return place(source, batch, head)
+        return source[batch, None, head, None]
+
+    @cute.jit
+    def load_chunk(
+        self,
+        source: Any,
+        first: cutlass.Constexpr[bool],
+        now: cute.Tensor,
+        buffer: cute.Pointer,
+        target: Int32,
+        full: cute.Pointer,
+    ) -> None:
+        """A warp's half of a chunk of K (`first`) or V to `target`; `now` has a lane's tokens."""
+        lane = cute.arch.lane_idx()
+        spans = self.head_dim // SPAN
+        if const_expr(self.by_tma):
+            numbers = cute.make_rmem_tensor(cute.size(now), Int32)
+            numbers_of(now, source.row, numbers)
+            stage(numbers, buffer, lane)
+            gather_rows(source, buffer, target, full, WORKERS, spans)
+        else:
+            if const_expr(first):
+                stage(now, buffer, lane)
+            copy_rows(source, buffer, target, WORKERS, spans)
+            arrive_copied(full)
 
     @cute.jit
     def sums(

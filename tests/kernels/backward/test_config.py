@@ -116,16 +116,16 @@ def test_every_field_changes_the_compile_key(field):
             {"inner_load": InnerLoadMode.CP_ASYNC, "inner_store": InnerStoreMode.TMA_1D},
             (
                 "modes not available in BackwardConfig: got CP_ASYNC, TMA_1D of loop_q, wanted "
-                "TMA, TMA; or of loop_k CP_ASYNC with TMA_1D or ATOMIC_ADD; take those of "
-                "modes.derive_modes."
+                "TMA, TMA; or of loop_k CP_ASYNC or TMA_GATHER4 with TMA_1D or ATOMIC_ADD; "
+                "take those of modes.derive_modes."
             ),
         ),
         (
             {"direction": "loop_k", "inner_load": InnerLoadMode.CP_ASYNC},
             (
                 "modes not available in BackwardConfig: got CP_ASYNC, TMA of loop_k, wanted "
-                "TMA, TMA; or of loop_k CP_ASYNC with TMA_1D or ATOMIC_ADD; take those of "
-                "modes.derive_modes."
+                "TMA, TMA; or of loop_k CP_ASYNC or TMA_GATHER4 with TMA_1D or ATOMIC_ADD; "
+                "take those of modes.derive_modes."
             ),
         ),
         (

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from kernels_sm100.backward_config import BackwardConfig
+from kernels_sm100.backward_host import backward_arguments
+from kernels_sm100.errors import ConfigError
 from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
 from tests.kernels.backward.run import judge, problem
 from tests.kernels.forward.cubin import resources
@@ -19,6 +21,7 @@ BY_ROW = BackwardConfig(
     inner_load=InnerLoadMode.CP_ASYNC,
     inner_store=InnerStoreMode.TMA_1D,
 )
+GATHER4 = replace(BY_ROW, inner_load=InnerLoadMode.TMA_GATHER4)
 WIDE = replace(BY_ROW, head_dim=128, dtype="float16")
 BY_ELEMENT = replace(
     BY_ROW, group=8, pack_gqa=True, descending=True, inner_store=InnerStoreMode.ATOMIC_ADD
@@ -48,6 +51,12 @@ CASES = {
         {"seed": 2},
     ),
     "one query, one key": (BY_ROW, np.ones((1, 1, 1, 1), dtype=bool), (1, 1), {}),
+    "by TMA gathers": (
+        GATHER4,
+        masks.by_query((1, 2, 140, 500), 60, 200, 128, seed=3),
+        (2, 2),
+        {"seed": 2},
+    ),
     "D 128": (WIDE, masks.by_query((1, 1, 150, 700), 70, 190, 128, seed=5), (1, 1), {"seed": 3}),
     "packed, from the end": (BY_ELEMENT, masks.with_counts(600, COUNTS, 16), (1, 1), {}),
     "packed, heads that differ": (BY_ELEMENT, heads_that_differ(), (1, 1), {"seed": 1}),
@@ -121,3 +130,21 @@ def test_dq_is_the_same_bits_in_every_schedule(gathered_loopk):
 @pytest.mark.parametrize("config", [BY_ROW, WIDE, BY_ELEMENT], ids=str)
 def test_nothing_is_spilled(gathered_loopk, config):
     assert resources(gathered_loopk(config).compiled.entry.cubin) == (128, 0)
+
+
+def test_rows_that_tma_cannot_number_are_refused():
+    names = ("q", "k", "v", "do")
+    inputs = {name: torch.zeros(2, 4, 1, 64, dtype=torch.bfloat16) for name in names}
+    inputs["k"] = torch.zeros(2 * 520, dtype=torch.bfloat16).as_strided(
+        (2, 4, 1, 64), (520, 64, 64, 1)
+    )
+    outputs = {"dq": torch.zeros_like(inputs["q"])}
+
+    with pytest.raises(ConfigError) as raised:
+        backward_arguments(GATHER4, inputs, outputs, {}, scale=1.0, ctas=1)
+
+    assert str(raised.value) == (
+        "layout of k not available to TMA gathers in the sm100 loop_k backward: got strides (520, "
+        "64, 64, 1), wanted batches and heads whole tokens apart, or heads within a token; compile "
+        "with inner_load=CP_ASYNC, or pass k.contiguous()."
+    )
