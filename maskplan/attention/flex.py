@@ -160,8 +160,9 @@ def flex_function(
     mask_mod: Any = flex.noop_mask
     if tables is not None:
         mask_mod = bit_mask(*tables, block_size)
-    lists: Any = _named("kv", forward)
-    lists |= _named("q", backward)
+    shared = tables is None and q.is_cuda  # code for CPUs does not know one argument by two names
+    lists: Any = _named("kv", forward, shared)
+    lists |= _named("q", backward, shared)
     mask = flex.BlockMask(seq_lengths=lengths, BLOCK_SIZE=block_size, mask_mod=mask_mod, **lists)
     wanted = flex.AuxRequest(lse=True) if return_lse else None
     attend_by_lists: Any = flex.flex_attention  # whose overloads a checker does not see through
@@ -172,15 +173,20 @@ def flex_function(
     return (made[0], made[1].lse) if return_lse else (made, None)
 
 
-def _named(axis: str, lists: _Lists | None) -> dict[str, Tensor | None]:
+def _named(axis: str, lists: _Lists | None, shared: bool) -> dict[str, Tensor | None]:
     """The lists as fields of a BlockMask.
 
     Of both kinds, also where every block is full: with the full blocks as its only list, which is
-    right too without a mask function, the backward is 2 % slower.
+    right too without a mask function, the backward is 2 % slower. The empty list may then share its
+    memory with the other (`shared`), which is one tensor less to look at in each call.
     """
     counts, indices = f"{axis}_num_blocks", f"{axis}_indices"
     names = (counts, indices, f"full_{counts}", f"full_{indices}")
-    return dict.fromkeys(names) if lists is None else dict(zip(names, lists, strict=True))
+    if lists is None:
+        return dict.fromkeys(names)
+    mask_cnt, mask_idx, full_cnt, full_idx = lists
+    values = (mask_cnt, full_idx if shared else mask_idx, full_cnt, full_idx)
+    return dict(zip(names, values, strict=True))
 
 
 @lru_cache
@@ -232,10 +238,13 @@ def flex_attend(
         )
     block_size = lists.forward.block_size
     if function is None:
-        call = compiled(
-            q.shape, k.shape, v.shape, q.dtype, block_size, lists.dense, scale, return_lse
-        )
         forward, backward, tables = _kept_inputs(lists)
+        if backward is not None and not (torch.is_grad_enabled() and _any_grad(q, k, v)):
+            backward = None  # each tensor that compiled code is given costs a microsecond
+        call = compiled(
+            q.shape, k.shape, v.shape, q.dtype, block_size, lists.dense, backward is None, scale,
+            return_lse,
+        )  # fmt: skip
     else:
         call = function
         forward, backward, tables = flex_inputs(lists)
