@@ -12,7 +12,8 @@ def cases_for(device: str) -> list[Case]:
         return [*attention[:2], *planning, *attention[2:], *token_cases.cpu_cases()]
     attention, planning = attention_cases.gpu_cases(), planning_cases.gpu_cases()
     video = video_cases.gpu_cases()
-    return [*planning[:4], *attention[:6], *video[:4], *planning[4:], *attention[6:], *video[4:]]
+    first, rest = attention[:8], attention[8:]
+    return [*first, *planning[:4], *video[:4], *planning[4:], *rest, *video[4:]]
 
 
 def clock_for(device: str) -> Clock:

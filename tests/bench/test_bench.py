@@ -202,8 +202,8 @@ def test_cases_have_names_of_their_own_and_prepare_nothing(device):
 def test_what_the_speed_targets_are_about_comes_first():
     names = [one.name for one in cases_for("cuda")]
 
-    assert names.index("planning/topk/cuda/131072") < 4
-    assert max(names.index(name) for name in names if name.startswith("overhead/")) < 10
+    assert names.index("planning/topk/cuda/131072") < 10
+    assert max(names.index(name) for name in names if name.startswith("overhead/")) < 6
     assert max(names.index(f"attention/fa4/{way}/0.1") for way in ("forward", "backward")) < 12
     video = [name for name in names if name.startswith("video/")]
     assert len(video) == 5 * 2 * 2
