@@ -106,7 +106,19 @@ def test_verify_takes_heads_dtype_and_device(capsys, plan_file):
     assert "4 heads over 2" in out
 
 
-@pytest.mark.parametrize("option", [("--dtype", "int3"), ("--device", "abacus")])
+@pytest.mark.parametrize("backward", ["loop_q", "loop_k"])
+def test_verify_takes_a_backward_and_reports_derivatives(capsys, plan_file, backward):
+    code, out, _ = run(
+        capsys, "verify", plan_file, "--backend", "cpu", "--backward", backward, "--deterministic"
+    )
+
+    assert code == 0
+    assert all(f"\nalong {name} " in out for name in "qkv")
+
+
+@pytest.mark.parametrize(
+    "option", [("--dtype", "int3"), ("--device", "abacus"), ("--backward", "loop_z")]
+)
 def test_verify_refuses_what_there_is_not(capsys, plan_file, option):
     code, _, err = run(capsys, "verify", plan_file, *option)
 
