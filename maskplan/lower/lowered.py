@@ -217,7 +217,8 @@ def lower(
         target: from `maskplan.target`, or a name: of an architecture, for head_dim 128 and group
             1; "flex"; or "fa4".
         backward: which of "loop_q" and "loop_k" to make, or "auto" for the one that
-            `backward_choice` gives; padded lists are for LoopQ.
+            `backward_choice` gives, which differs between plans of one shape (a compiled region
+            compiles for either); padded lists are for LoopQ.
         subtile: Q tiles in a coarse Q block of a LoopQ walk: 1, 2 or 4.
         spt: a LoopQ walk adds dQ in descending order of KV blocks.
         **shape: of "flex" and "fa4": head_dim, head_dim_v, heads, kv_heads and arch. With
