@@ -63,8 +63,8 @@ _PANEL = 32  # keys of a panel, which a block fills up
 
 
 def _block_cost(rows: int, keys: int) -> float:
-    """Of a pair in blocks of `rows` by `keys`: products of one row run at a third of the rate."""
-    return (1 + 2.5 / rows) * (-(-keys // _PANEL) * _PANEL / keys)
+    """Of a pair in blocks of `rows` by `keys`; of one row 3.5 forward and 2.2 backward."""
+    return (1 + 1.6 / rows) * (-(-keys // _PANEL) * _PANEL / keys)
 
 
 def _gathered_cost(rows: int) -> float:

@@ -17,7 +17,7 @@ PACKAGE = "maskplan"
 LAYERS = (
     {"errors", "geometry"},
     {"bits", "provenance", "jit", "threads"},
-    {"plan", "tile_pool"},
+    {"block_lists", "plan", "tile_pool"},
     {"device"},
     {"normal", "normal_kernel", "dense", "validate", "stats", "pairs"},
     {"build", "patterns", "video", "select"},
@@ -79,7 +79,7 @@ def backward_edges(module: str, source: str) -> list[str]:
     tree = ast.parse(source)
     # The one exception: methods of Plan are one-line delegates that import what they call.
     skip = type_checking(tree)
-    if module == "maskplan.plan":
+    if module in ("maskplan.plan", "maskplan.block_lists"):
         skip |= lazy_methods(tree)
     own = layer_of(module)
     edges = []
