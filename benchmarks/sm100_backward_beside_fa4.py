@@ -16,21 +16,19 @@ of a checkout.
 import argparse
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.sm100_forward_beside_fa4 import Seen, sass
+from benchmarks.machine_code import machine_code as listed_code
+from benchmarks.sm100_forward_beside_fa4 import Seen
 from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.emulator import emulate
 from kernels_sm100.emulator.counting import by_warp
 from kernels_sm100.launch import CompileCache
-from kernels_sm100.launch.key import compile_key
 from tests.kernels.backward.run import BackwardKernel, problem
-from tests.kernels.forward.cubin import resources
 from tests.kernels.peers import attention as fa4_calls
 from tests.kernels.peers import fa4
 
@@ -109,8 +107,8 @@ def theirs(cache: CompileCache, listed: Blocks, group: int) -> Seen:
     )  # fmt: skip
 
 
-def fa4_case(length: int, heads: int, group: int) -> fa4.GroupedCase:
-    return fa4.GroupedCase(
+def fa4_case(length: int, heads: int, group: int) -> fa4.Case:
+    return fa4.Case(
         direction="backward", seqlen=length, head_dim=HEAD_DIM, sparse=True, heads=heads,
         group=group,
     )  # fmt: skip
@@ -159,14 +157,7 @@ def table(title: str, columns: dict[str, Counter[str]]) -> None:
 
 def machine(name: str, cuobjdump: str, cubin: bytes) -> None:
     """Registers, stack and loops of machine code."""
-    registers, stack = resources(cubin)
-    instructions, loops = sass(cuobjdump, cubin)
-    listed = ", ".join(f"{x.length} or {x.shortest} ({x.exponentials} ex2)" for x in loops)
-    print(
-        f"{name}: {instructions} SASS instructions; {registers} registers at launch, {stack} bytes "
-        f"of stack a thread; loops with ex2: {listed}",
-        flush=True,
-    )
+    print(f"{name}: {listed_code(cuobjdump, cubin)}", flush=True)
 
 
 def kernels(group: int, cache: CompileCache) -> dict[str, BackwardKernel]:
@@ -184,12 +175,8 @@ def machine_code(cuobjdump: str, cache: CompileCache) -> None:
     for group in (1, GROUPS[-1]):
         for name, kernel in kernels(group, cache).items():
             machine(f"{name}, group {group}", cuobjdump, kernel.compiled.entry.cubin)
-        sources = sorted(Path(fa4.interface().__file__).parent.glob("*.py"))
-        case = fa4_case(LENGTH, group, group)
-        fa4.programs(case, cache)
-        kept = cache.get(f"{compile_key(case, options=('fa4',), sources=sources)}-1")
-        assert kept is not None, "compiled above"
-        machine(f"FA4, group {group}", cuobjdump, kept.cubin)
+        main = fa4.entries(fa4_case(LENGTH, group, group), cache)[1]
+        machine(f"FA4, group {group}", cuobjdump, main.cubin)
 
 
 def further_pair(cache: CompileCache) -> None:

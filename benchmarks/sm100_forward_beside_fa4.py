@@ -2,44 +2,42 @@
 
     python -m benchmarks.sm100_forward_beside_fa4 --cuobjdump PATH
 
-Both run in the emulator on 4 rows of 256 queries, D 128, one CTA, with 2 and with 6 full blocks of
-128 keys a row; the difference of the two runs, over 16, is what a KV block costs. cuobjdump comes
-with CUDA, and with Triton. It needs the extras sm100 and peers; run it in the root of a checkout.
+Both run in the emulator, D 128, one CTA, on rows of 256 queries that see 2 and 6 blocks of 128
+keys, all of them full or all with bits; the difference of the two runs, by the blocks between, is
+what a KV block costs. FA4's masks are those of tests/kernels/peers/fa4_masks.py, and what it
+computes is checked here. cuobjdump comes with CUDA, and with Triton. It needs the extras sm100 and
+peers; run it in the root of a checkout.
 """
 
 import argparse
-import re
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from benchmarks.machine_code import MachineCode, machine_code
 from kernels_sm100.config import TMEM_COLUMNS, ForwardConfig
 from kernels_sm100.emulator import emulate
 from kernels_sm100.emulator.counting import by_warp
 from kernels_sm100.emulator.launch import Launch, Report
 from kernels_sm100.launch import CompileCache
-from kernels_sm100.launch.key import compile_key
-from tests.kernels.forward.cubin import resources
 from tests.kernels.forward.run import ForwardKernel, problem
 from tests.kernels.peers import attention as fa4_calls
 from tests.kernels.peers import fa4
 
-ROWS, FEW, MANY = 4, 2, 6  # rows of 256 queries; full blocks of each
-LENGTH = 256 * ROWS
+FEW, MANY = 2, 6  # KV blocks of a row
+KEYS = 1024
 HEAD_DIM = 128
+TOLERANCE = 0.01
 ROLES = {
     "softmax": range(8), "correction": range(8, 12), "MMA": (12,), "store": (13,), "load": (14,),
 }  # fmt: skip
-EVENTS = ("mma", "tma_load", "tma_load_bytes", "tma_store", "tmem_load_columns")
-WORD = 16  # bytes of an instruction
-LISTED_EXPONENTIALS = 64  # of a loop that is the softmax's
+EVENTS = (
+    "mma", "tma_load", "tma_load_bytes", "global_load_sectors", "tma_store", "tma_store_bytes",
+    "tmem_load_columns", "tmem_store_columns",
+)  # fmt: skip
 
 OnLaunch = Callable[[Launch, Any], None]
 
@@ -52,6 +50,25 @@ class Seen:
     report: Report
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Heads of a comparison: `items` rows of 256 in all."""
+
+    name: str
+    seqlen: int
+    group: int
+    packed: bool
+    masks: tuple[str, ...]
+    items: int
+
+
+SHAPES = (
+    Shape("one head", 1024, 1, False, ("dense", "tiles", "pairs"), 4),
+    Shape("8 heads over 1, packed", 256, 8, True, ("dense", "tiles"), 8),
+    Shape("8 heads over 1, not packed", 256, 8, False, ("dense", "tiles"), 8),
+)
+
+
 def observed(call: Callable[[OnLaunch], Any]) -> Seen:
     """The one launch of a call."""
     found: list[Seen] = []
@@ -60,147 +77,146 @@ def observed(call: Callable[[OnLaunch], Any]) -> Seen:
     return one
 
 
-def block_mask(blocks: int) -> torch.Tensor:
-    """Bool [ROWS, KV blocks]: the first of each row."""
-    listed = torch.zeros(ROWS, LENGTH // 128, dtype=torch.bool)
-    listed[:, :blocks] = True
-    return listed
+def keep_bits(shape: Shape, *, bits: bool) -> torch.Tensor:
+    """Bool [SQ, SK]: nine of ten pairs, or all."""
+    noise = torch.rand(shape.seqlen, KEYS, generator=torch.Generator().manual_seed(0))
+    return noise < 0.9 if bits else torch.ones_like(noise, dtype=torch.bool)
 
 
-def ours(kernel: ForwardKernel, blocks: int, *, bits: bool = False) -> Seen:
-    listed = block_mask(blocks).numpy()
-    mask = listed.repeat(256, 0).repeat(128, 1)[None, None]
-    if bits:
-        mask = mask & (np.random.default_rng(0).random(mask.shape) < 0.9)
-    given = problem(kernel.config, mask)
+def ours(kernel: ForwardKernel, shape: Shape, blocks: int, *, bits: bool) -> Seen:
+    """The first `blocks` blocks of each row."""
+    keep = keep_bits(shape, bits=bits)
+    keep[:, blocks * 128 :] = False
+    given = problem(kernel.config, keep.numpy()[None, None])
     return observed(lambda on_launch: kernel.launch(given, on_launch))
 
 
-def theirs(program: Any, case: fa4.Case, blocks: int) -> Seen:
+def fa4_case(shape: Shape, mask: str | None) -> fa4.Case:
+    return fa4.Case(
+        direction="forward", seqlen=shape.seqlen, head_dim=HEAD_DIM, sparse=True, sms=1,
+        heads=shape.group, group=shape.group, packed=shape.packed, mask=mask, keys=KEYS,
+    )  # fmt: skip
+
+
+def theirs(case: fa4.Case, shape: Shape, cache: CompileCache, blocks: int, *, bits: bool) -> Seen:
+    """The same for FA4, whose O has to be right."""
+    (program,) = fa4.programs(case, cache)
     given = fa4_calls.inputs(case)
-    given.listed = block_mask(blocks)
-    return observed(lambda on_launch: fa4_calls.call_forward(case, given, program, on_launch))
+    given.listed[:] = False
+    given.listed[:, :blocks] = True
+    given.keep = keep_bits(shape, bits=bits)
+    made: list[torch.Tensor] = []
+
+    def call(on_launch: OnLaunch) -> None:
+        made[:] = fa4_calls.call_forward(case, given, program, on_launch)
+
+    seen = observed(call)
+    wanted = fa4_calls.reference(case, given)[0]
+    error = float((made[0].double() - wanted).abs().max())
+    if not error <= TOLERANCE:
+        raise AssertionError(f"FA4 is off by {error} for {case}")
+    return seen
 
 
-def per_block(few: Seen, many: Seen) -> Counter[str]:
+def per_block(items: int, few: Seen, many: Seen) -> Counter[str]:
     """What one KV block of a pair of Q tiles costs: instructions a warp, and events."""
-    steps = ROWS * (MANY - FEW)
+    steps = items * (MANY - FEW)
     warps = [by_warp(seen.launch, seen.report) for seen in (few, many)]
     found: Counter[str] = Counter()
     for role, members in ROLES.items():
         more = sum(warps[1][w] - warps[0][w] for w in members)
-        found[f"{role}, instructions a warp"] = more / len(members) / steps
+        found[f"{role}, PTX instructions a warp"] = more / len(members) / steps
     for event in EVENTS:
         more = many.report.counts[event] - few.report.counts[event]
         found[event] = more / steps
     return found
 
 
-@dataclass(frozen=True)
-class Loop:
-    """A loop of machine code with many exponentials, and no such loop inside it.
+def table(title: str, columns: dict[str, Counter[str]]) -> None:
+    print(f"\n| {title} | {' | '.join(columns)} |\n|{' --- |' * (1 + len(columns))}")
+    for name in next(iter(columns.values())):
+        print(f"| {name} | {' | '.join(f'{c[name]:,.1f}' for c in columns.values())} |", flush=True)
 
-    Attributes:
-        length: its instructions.
-        shortest: without the longest stretch that a branch in it skips and that has none of them.
-        exponentials: MUFU.EX2 among them.
+
+def softmax_loop(code: MachineCode, *, bits: bool, merged: bool) -> tuple[int, int]:
+    """(instructions, exponentials) of the loop over full blocks, or over those with bits.
+
+    `merged` kernels have one loop, which a full block runs without its longest skipped stretch;
+    others have loops of their own for blocks with bits, which are those that read global memory.
     """
-
-    length: int
-    shortest: int
-    exponentials: int
-
-
-def stretch_without(code: list[tuple[int, str]], jump: int, target: int) -> int:
-    """Instructions that a jump skips; 0 if there are exponentials among them."""
-    skipped = [instruction for address, instruction in code if jump < address < target]
-    return 0 if any("MUFU.EX2" in instruction for instruction in skipped) else len(skipped)
+    if merged:
+        loop = min(code.loops, key=lambda loop: loop.shortest)
+        return (loop.length if bits else loop.shortest), loop.exponentials
+    fitting = [x for x in code.loops if (x.reads > 1) == bits] or list(code.loops)
+    loop = min(fitting, key=lambda loop: loop.length)
+    return loop.length, loop.exponentials
 
 
-def sass(cuobjdump: str, cubin: bytes) -> tuple[int, list[Loop]]:
-    """(instructions, innermost loops with many exponentials)."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        text = subprocess.run(
-            [cuobjdump, "-sass", file.name], capture_output=True, text=True, check=True
-        ).stdout
-    code = [(int(m[1], 16), m[2]) for m in re.finditer(r"/\*([0-9a-f]{4,})\*/\s+([^;]+);", text)]
-    jumps = [
-        (address, int(found[1], 16))
-        for address, instruction in code
-        if (found := re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", instruction))
-    ]
-    loops: dict[tuple[int, int], Loop] = {}
-    for last, first in sorted(((a, b) for a, b in jumps if b < a), key=lambda j: j[0] - j[1]):
-        body = [instruction for address, instruction in code if first <= address <= last]
-        exponentials = sum("MUFU.EX2" in instruction for instruction in body)
-        around = any(first <= inner and last >= end for inner, end in loops)
-        if exponentials < LISTED_EXPONENTIALS or around:
-            continue
-        skipped = max(
-            (stretch_without(code, a, b) for a, b in jumps if first <= a < b <= last), default=0
-        )
-        loops[first, last] = Loop(len(body), len(body) - skipped, exponentials)
-    return len(code), list(loops.values())
-
-
-def machine(name: str, cuobjdump: str, cubin: bytes) -> None:
-    registers, stack = resources(cubin)
-    instructions, loops = sass(cuobjdump, cubin)
-    listed = ", ".join(f"{x.length} or {x.shortest} ({x.exponentials} ex2)" for x in loops)
-    print(
-        f"{name}: {instructions} SASS instructions, {WORD * instructions} bytes; {registers} "
-        f"registers at launch, {stack} bytes of stack; loops with ex2: {listed}"
-    )
-
-
-def model(cost: Counter[str], sass_length: float) -> None:
-    """Clocks of an SM for a KV block of 256 queries: the largest binds.
+def model(cost: Counter[str], softmax: int, exponentials: int) -> Counter[str]:
+    """Clocks of an SM for a KV block of 256 queries, by unit: the largest binds.
 
     An MMA of M = 128, K = 16 takes N / 2 clocks; the SM has 16 exponentials a clock, four
     schedulers that issue one warp-instruction a clock each, and 128 bytes of shared memory a clock,
-    from which Q K^T reads Q and K and P V reads V.
+    from which Q K^T reads Q and K and P V reads V, and which TMA writes.
     """
-    tensor = cost["mma"] * 128 / 2
-    exponentials = 256 * 128 / 16
-    other = sum(cost[f"{role}, instructions a warp"] * len(ROLES[role]) for role in ROLES)
-    softmax = cost["softmax, instructions a warp"] * len(ROLES["softmax"])
-    issue = (other - softmax + sass_length * len(ROLES["softmax"])) / 4
-    shared = (2 * 128 * HEAD_DIM * 2 + 2 * 128 * HEAD_DIM * 2 + 2 * 128 * HEAD_DIM * 2) / 128
-    print(
-        f"clocks a KV block: tensor {tensor:.0f}, exponentials {exponentials:.0f}, issue "
-        f"{issue:.0f}, shared memory {shared:.0f}"
+    others = sum(
+        cost[f"{role}, PTX instructions a warp"] * len(members)
+        for role, members in ROLES.items()
+        if role != "softmax"
     )
+    read = 6 * 128 * HEAD_DIM * 2
+    return Counter(
+        {
+            "tensor core": cost["mma"] * 128 / 2,
+            "exponentials": exponentials * 256 / 16,
+            "issue": (others + softmax * len(ROLES["softmax"])) / 4,
+            "shared memory, reads of MMAs": read / 128,
+            "shared memory, writes of TMA": cost["tma_load_bytes"] / 128,
+        }
+    )
+
+
+def compare(shape: Shape, cache: CompileCache, cuobjdump: str) -> None:
+    """Tables of one shape."""
+    kernel = ForwardKernel(ForwardConfig(group=shape.group, pack_gqa=shape.packed), cache)
+    codes = {"ours": machine_code(cuobjdump, kernel.compiled.entry.cubin)}
+    columns, clocks = {}, {}
+
+    def add(name: str, owner: str, few: Seen, many: Seen, *, bits: bool) -> None:
+        cost = per_block(shape.items, few, many)
+        length, exponentials = softmax_loop(codes[owner], bits=bits, merged=owner == "ours")
+        cost["softmax, SASS instructions of the loop"] = length
+        columns[name] = cost
+        clocks[name] = model(cost, length, exponentials)
+        print(f"{shape.name}, {name}: {many.launch.shared_bytes} bytes of dynamic shared memory")
+
+    for bits in (False, True):
+        few, many = (ours(kernel, shape, blocks, bits=bits) for blocks in (FEW, MANY))
+        add(f"ours, {'bits' if bits else 'full'}", "ours", few, many, bits=bits)
+    for mask in (None, *shape.masks):
+        case = fa4_case(shape, mask)
+        owner = f"FA4 {mask or 'without a mask'}"
+        (entry,) = fa4.entries(case, cache)
+        codes[owner] = machine_code(cuobjdump, entry.cubin)
+        for bits in (False, True) if mask else (False,):
+            few, many = (theirs(case, shape, cache, blocks, bits=bits) for blocks in (FEW, MANY))
+            add(f"{owner}, {'bits' if bits else 'full'}", owner, few, many, bits=bits)
+    table(f"{shape.name}: a KV block of 256 queries", columns)
+    table(f"{shape.name}: clocks of a KV block", clocks)
+    for name, code in codes.items():
+        print(f"{shape.name}, {name}: {code}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cuobjdump", default="cuobjdump")
-    cuobjdump = parser.parse_args().cuobjdump
+    parser.add_argument("--only", default="", help="shapes named so")
+    arguments = parser.parse_args()
     cache = CompileCache()
-    kernel = ForwardKernel(ForwardConfig(), cache)
-    case = fa4.Case(direction="forward", seqlen=LENGTH, head_dim=HEAD_DIM, sparse=True, sms=1)
-    (program,) = fa4.programs(case, cache)
-    columns = {
-        "ours": per_block(ours(kernel, FEW), ours(kernel, MANY)),
-        "ours, bits": per_block(ours(kernel, FEW, bits=True), ours(kernel, MANY, bits=True)),
-        "FA4": per_block(theirs(program, case, FEW), theirs(program, case, MANY)),
-    }
-    print(f"| a KV block of 256 queries | {' | '.join(columns)} |\n| --- | --- | --- | --- |")
-    for name in columns["ours"]:
-        print(f"| {name} | {' | '.join(f'{c[name]:,.1f}' for c in columns.values())} |")
-    whole = (ours(kernel, MANY), theirs(program, case, MANY))
-    for name, seen in zip(("ours", "FA4"), whole, strict=True):
-        print(f"{name}: {seen.launch.shared_bytes} bytes of dynamic shared memory")
+    for shape in SHAPES:
+        if arguments.only in shape.name:
+            compare(shape, cache, arguments.cuobjdump)
     print(f"tensor memory: {TMEM_COLUMNS} columns each")
-    sources = sorted(Path(fa4.interface().__file__).parent.glob("*.py"))
-    kept = cache.get(f"{compile_key(case, options=('fa4',), sources=sources)}-0")
-    assert kept is not None, "compiled above"
-    machine("ours", cuobjdump, kernel.compiled.entry.cubin)
-    machine("FA4, full blocks", cuobjdump, kept.cubin)
-    _, loops = sass(cuobjdump, kernel.compiled.entry.cubin)
-    model(columns["ours"], min(loop.shortest for loop in loops))
 
 
 if __name__ == "__main__":

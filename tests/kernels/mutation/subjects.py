@@ -176,7 +176,7 @@ def fa4_forward_subject(cache: CompileCache) -> Subject:
         lse.fill_(torch.nan)
         program(
             given.q, given.k, given.v, out, lse, given.scale, *[None] * 9,
-            block_sparse(case, given.listed), (None, None), *[None] * 7, case.seqlen,
+            block_sparse(case, given), (None, None), *[None] * 7, case.seqlen,
             on_launch=on_launch, unwritten=("argument 3", "argument 4"),
         )  # fmt: skip
 
@@ -212,7 +212,7 @@ def fa4_backward_subject(cache: CompileCache) -> Subject:
         dv.fill_(torch.nan)
         main(
             q, k, v, grad, lse_log2, row_sums, accumulator, dk, dv, given.scale, *[None] * 9,
-            (None, None), block_sparse(case, given.listed.T), None, on_launch=on_launch,
+            (None, None), block_sparse(case, given, transposed=True), None, on_launch=on_launch,
         )  # fmt: skip
 
     def right():

@@ -9,13 +9,23 @@ from tests.kernels.peers.fa4 import K_BLOCK, Q_BLOCK, Case
 
 @dataclass
 class Inputs:
-    """q, k, v and the gradient of O, [1, S, H, D]; listed blocks, bool [rows, columns]."""
+    """What FA4 is given, and what it should look at.
+
+    Attributes:
+        q: [1, SQ, H, D].
+        k: [1, SK, HK, D].
+        v: likewise.
+        grad: of O, like q.
+        listed: bool [rows, columns], the blocks of the lists.
+        keep: bool [SQ, SK], the pairs that count in them.
+    """
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     grad: torch.Tensor
     listed: torch.Tensor
+    keep: torch.Tensor
 
     @property
     def scale(self) -> float:
@@ -24,9 +34,13 @@ class Inputs:
 
 def inputs(case: Case, seed: int = 0) -> Inputs:
     generator = torch.Generator().manual_seed(seed)
-    shape = (1, case.seqlen, case.heads, case.head_dim)
-    tensors = [torch.randn(shape, generator=generator).bfloat16() for _ in range(4)]
-    rows, columns = -(-case.seqlen // Q_BLOCK), -(-case.seqlen // K_BLOCK)
+    of_queries = (1, case.seqlen, case.heads, case.head_dim)
+    of_keys = (1, case.seqlen_k, case.kv_heads, case.head_dim)
+    tensors = [
+        torch.randn(shape, generator=generator).bfloat16()
+        for shape in (of_queries, of_keys, of_keys, of_queries)
+    ]
+    rows, columns = case.list_shape
     listed = torch.ones(rows, columns, dtype=torch.bool)
     if case.sparse:
         listed = torch.rand(rows, columns, generator=generator) < 0.5
@@ -35,19 +49,23 @@ def inputs(case: Case, seed: int = 0) -> Inputs:
         listed[:, -1] = False  # an empty column,
         listed[-2:, 0] = True  # and rows of one block
         listed[-1, 0] = case.direction == "backward"  # FA4 zeroes dQ of no row
-    return Inputs(*tensors, listed)
+    keep = torch.ones(case.seqlen, case.seqlen_k, dtype=torch.bool)
+    if case.mask is not None:
+        keep = torch.rand(keep.shape, generator=generator) < 0.9
+    return Inputs(*tensors, listed, keep.tril() if case.causal else keep)
 
 
 def reference(case: Case, given: Inputs) -> tuple[torch.Tensor, ...]:
     """(O, LSE, dQ, dK, dV) in float64, [1, S, H, D] and [1, H, S]; empty rows give 0 and -inf."""
     q, k, v = (x.double().requires_grad_() for x in (given.q, given.k, given.v))
-    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) * given.scale
+    keys, values = (x.repeat_interleave(case.group, 2) for x in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, keys) * given.scale
     seen = _seen(case, given)
     scores = scores.masked_fill(~seen, -torch.inf)
     empty = ~seen.any(1)
     probabilities = torch.softmax(scores.masked_fill(empty[:, None], 0), -1)
     probabilities = probabilities.masked_fill(empty[:, None], 0)
-    out = torch.einsum("bhqk,bkhd->bqhd", probabilities, v)
+    out = torch.einsum("bhqk,bkhd->bqhd", probabilities, values)
     out.backward(given.grad.double())
     lse = torch.logsumexp(scores, -1)
     return out.detach(), lse.detach(), q.grad, k.grad, v.grad
@@ -58,17 +76,17 @@ def half_precision(case: Case, given: Inputs) -> tuple[torch.Tensor, ...]:
     q, k, v = (x.transpose(1, 2).detach().requires_grad_() for x in (given.q, given.k, given.v))
     seen = _seen(case, given)
     empty = ~seen.any(1)
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, seen | empty[:, None])
+    keys, values = (x.repeat_interleave(case.group, 1) for x in (k, v))
+    out = torch.nn.functional.scaled_dot_product_attention(q, keys, values, seen | empty[:, None])
     out = out.masked_fill(empty[:, None], 0)
     out.backward(given.grad.transpose(1, 2))
     return tuple(x.transpose(1, 2) for x in (out.detach(), q.grad, k.grad, v.grad))
 
 
 def _seen(case: Case, given: Inputs) -> torch.Tensor:
-    """Bool [S, S]: which keys a query sees."""
+    """Bool [SQ, SK]: which keys a query sees."""
     seen = given.listed.repeat_interleave(Q_BLOCK, 0).repeat_interleave(K_BLOCK, 1)
-    seen = seen[: case.seqlen, : case.seqlen]
-    return seen.tril() if case.causal else seen
+    return seen[: case.seqlen, : case.seqlen_k] & given.keep
 
 
 def lists(listed: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -80,13 +98,33 @@ def lists(listed: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]
     return listed.sum(1).int().repeat(1, heads, 1), indices
 
 
-def block_sparse(case: Case, listed: torch.Tensor) -> tuple | None:
-    """The tuple that FA4's compiled functions take: no mask blocks, full blocks as listed."""
+def block_sparse(case: Case, given: Inputs, *, transposed: bool = False) -> tuple | None:
+    """The tuple that FA4's compiled functions take: (mask blocks, full blocks) and no orders.
+
+    `transposed` lists are those of the backward.
+    """
     if not case.sparse:
         return None
-    counts, indices = lists(listed, case.heads)
-    none, poison = torch.zeros_like(counts), torch.full_like(indices, 1 << 20)
-    return (none, poison, counts, indices, None, None, None, None)
+    whole = given.listed.clone()
+    if case.mask is not None:
+        for row, column in given.listed.nonzero().tolist():
+            tokens = slice(row * Q_BLOCK, (row + 1) * Q_BLOCK)
+            block = given.keep[tokens, column * K_BLOCK : (column + 1) * K_BLOCK]
+            whole[row, column] = bool(block.all())
+    found = []
+    for listed in (given.listed & ~whole, whole):
+        found += lists(listed.T if transposed else listed, case.list_heads)
+    return (*found, None, None, None, None)
+
+
+def mask_tables(case: Case, given: Inputs) -> tuple:
+    """(what the mask function reads, scalars that it takes) as FA4's compiled functions take it."""
+    if case.mask is None:
+        return (None, None)
+    from tests.kernels.peers.fa4_masks import MASKS
+
+    seen = _seen(case, given) if case.mask != "dense" else given.keep
+    return (MASKS[case.mask].tables(case, seen), None)
 
 
 def call_forward(
@@ -97,7 +135,7 @@ def call_forward(
     lse = torch.full((1, case.heads, case.seqlen), torch.nan)
     program(
         given.q, given.k, given.v, out, lse, given.scale, *[None] * 9,
-        block_sparse(case, given.listed), (None, None), *[None] * 7, case.seqlen,
+        block_sparse(case, given), mask_tables(case, given), *[None] * 7, case.seqlen,
         on_launch=on_launch, unwritten=("argument 3", "argument 4"),
     )  # fmt: skip
     return out, lse
@@ -120,7 +158,7 @@ def call_backward(
     )  # fmt: skip
     main(
         q, k, v, grad, lse_log2, row_sums, accumulator, dk, dv, given.scale, *[None] * 9,
-        (None, None), block_sparse(case, given.listed.T), None, **heard,
+        (None, None), block_sparse(case, given, transposed=True), None, **heard,
     )  # fmt: skip
     postprocess(accumulator, dq, given.scale, *[None] * 4, **heard)
     return dq, dk, dv
