@@ -7,7 +7,7 @@
 // and whether `pad` has tiles; ORDER, as in padded_triton.
 
 constexpr unsigned ALL = 0xffffffffu;
-constexpr int WARPS = 8, AHEAD = 4, BLOCKS_FULL = 2, TILES_DIFFER = 32, MUCH_COVERED = 64;
+constexpr int WARPS = 8, AHEAD = 4, ROOM = 32 * 33, BLOCKS_FULL = 2, TILES_DIFFER = 32, MUCH_COVERED = 64;
 
 __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
 
@@ -28,28 +28,27 @@ __device__ __forceinline__ long long summed(long long own) {
   return own;
 }
 
-// Calls put(entry, column) for each bit of words [first, stop) of a line; returns the entry after.
-// Words with many bits are written one by one, a lane a column, so that lanes write side by side;
-// of words with few each lane writes its own.
+// Calls put(entry, column, mark) for each bit of words [first, stop) of a line, `mark` the same bit
+// of `marks` if there are any; returns the entry after. Each lane has a word and puts its columns
+// down in shared memory, in their order; from there all lanes write side by side. A word of padding
+// after each 32 keeps lanes with full words on banks of their own.
 template <class Put>
-__device__ __forceinline__ long long each_bit(const int* bits, int first, int stop,
-                                              long long entry, Put put) {
+__device__ __forceinline__ long long each_bit(int* room, const int* bits, const int* marks,
+                                              int first, int stop, long long entry, Put put) {
   for (; first < stop; first += 32) {
     int at = first + lane();
-    unsigned word = at < stop ? bits[at] : 0;
+    unsigned word = at < stop ? bits[at] : 0, marked = marks && at < stop ? marks[at] : 0;
     int own = __popc(word), total = inclusive(own), sum = __shfl_sync(ALL, total, 31);
-    int before = total - own;
-    if (sum > 256) {
-      for (int i = 0; i < 32; ++i) {
-        unsigned one = __shfl_sync(ALL, word, i);
-        long long place = entry + __shfl_sync(ALL, before, i) + below(one, lane());
-        if (one >> lane() & 1) put(place, (first + i) * 32 + lane());
-      }
-    } else {
-      for (long long place = entry + before; word; word &= word - 1) {
-        put(place++, at * 32 + __ffs(word) - 1);
-      }
+    for (int place = total - own; word; word &= word - 1, ++place) {
+      int bit = __ffs(word) - 1;
+      room[place + place / 32] = at * 32 + bit | static_cast<int>(marked >> bit << 31);
     }
+    __syncwarp();
+    for (int i = lane(); i < sum; i += 32) {
+      int column = room[i + i / 32];
+      put(entry + i, column & 0x7fffffff, column < 0);
+    }
+    __syncwarp();
     entry += sum;
   }
   return entry;
@@ -85,8 +84,30 @@ struct Emit {
   int scan;
 };
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32) emit(const Emit in) {
+__device__ __forceinline__ void emit_line(const Emit& in, int* room, long long line,
+                                          long long start, long long stop) {
+  const int* own = in.bits + line * in.words;
+  const int* full = TILES == 1 || TILES == 2 ? in.full + line * in.words : nullptr;
+  each_bit(room, own, full, 0, in.words, start, [&](long long entry, int column, bool is_full) {
+    if (entry >= stop) return;
+    in.col[entry] = column;
+    int tile = 0;
+    if (TILES == 1 || TILES == 2) {
+      long long slot = TILES == 1 ? line * in.cols + column : entry;
+      tile = is_full ? -1 : static_cast<int>(slot);
+    } else if (TILES == 3) {
+      long long pattern = line / in.old_cols;
+      int old = static_cast<int>(line % in.old_cols);
+      long long place = (pattern * in.cols + column) * in.old_words + (old >> 5);
+      tile = in.old_tile_id[in.old_before[place] + below(in.old_bits[place], old & 31)];
+    }
+    if (TILES) in.tile_id[entry] = tile;
+  });
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 6) emit(const Emit in) {
   __shared__ long long sums[2][WARPS];
+  __shared__ int room[WARPS][ROOM];
   int warp = threadIdx.x / 32;
   long long first = static_cast<long long>(blockIdx.x) * WARPS, line = first + warp;
   long long start = 0, stop = 0, used;
@@ -116,29 +137,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) emit(const Emit in) {
     used = in.row_ptr[in.lines];
     if (line < in.lines) start = in.row_ptr[line], stop = in.row_ptr[line + 1];
   }
-  if (line < in.lines) {
-    const int* own = in.bits + line * in.words;
-    each_bit(own, 0, in.words, start, [&](long long entry, int column) {
-      if (entry >= stop) return;
-      in.col[entry] = column;
-      int tile = 0;
-      if (TILES == 1 || TILES == 2) {
-        unsigned whole = in.full[line * in.words + (column >> 5)];
-        long long slot = TILES == 1 ? line * in.cols + column : entry;
-        tile = whole >> (column & 31) & 1 ? -1 : static_cast<int>(slot);
-      } else if (TILES == 3) {
-        long long pattern = line / in.old_cols;
-        int old = static_cast<int>(line % in.old_cols);
-        long long place = (pattern * in.cols + column) * in.old_words + (old >> 5);
-        tile = in.old_tile_id[in.old_before[place] + below(in.old_bits[place], old & 31)];
-      }
-      if (TILES) in.tile_id[entry] = tile;
-    });
-  }
   long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
   long long threads = static_cast<long long>(gridDim.x) * blockDim.x;
-  fill_none(in.col, used, in.capacity, thread, threads);
-  if (TILES) fill_none(in.tile_id, used, in.capacity, thread, threads);
+  // Filling is bound by memory and lists are not, so half of the CTAs begin with the one.
+  for (int turn = 0; turn < 2; ++turn) {
+    if (turn == (blockIdx.x & 1)) {
+      fill_none(in.col, used, in.capacity, thread, threads);
+      if (TILES) fill_none(in.tile_id, used, in.capacity, thread, threads);
+    } else if (line < in.lines) {
+      emit_line(in, room[warp], line, start, stop);
+    }
+  }
 }
 
 struct Pad {
@@ -223,6 +232,7 @@ struct Table {
 
 extern "C" __global__ void __launch_bounds__(128) table(const Table in) {
   __shared__ int found[4];
+  __shared__ int room[4][ROOM];
   int warp = threadIdx.x / 32, chunk = blockIdx.x % in.chunks;
   long long tile = blockIdx.x / in.chunks;
   long long keys = 0, entry = 0, wanted = 0, kept = 0;
@@ -258,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(128) table(const Table in) {
   __syncthreads();
   for (int i = 0; i < warp; ++i) entry += found[i];
   int* out = in.table + tile * in.width;
-  each_bit(own, first, stop, entry, [&](long long place, int key) {
+  each_bit(room[warp], own, nullptr, first, stop, entry, [&](long long place, int key, bool) {
     if (place < held) out[place] = key;
   });
   fill_none(in.table, tile * in.width + held, (tile + 1) * in.width,

@@ -128,10 +128,11 @@ def _token_tables(lists: TokenLists) -> TokenTables:
     def empty(*sizes: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.empty(sizes, dtype=dtype, device=device)
 
-    chosen, parts = empty(total, words), empty(total, chunks, 4)
+    alone = lists.tile_tokens * lists.group == 1
+    chosen, parts = bits if alone else empty(total, words), empty(total, chunks, 4)
     kernels.choose_kernel[(total, chunks)](
         bits, chosen, parts, seqlen_q, words, *cut, FIRST=lists.policy == "representative",
-        AHEAD=power_of_two(lists.tile_tokens, 1, _AHEAD), CHUNK=chunk,
+        ALONE=alone, AHEAD=power_of_two(lists.tile_tokens, 1, _AHEAD), CHUNK=chunk,
     )  # fmt: skip
     table, counts = empty(*shape, width), empty(*shape)
     report = empty(*shape, 4, dtype=torch.int64)

@@ -24,12 +24,13 @@ def place_of(tile, seqlen_q, tiles, group, per_tile):
 @triton.jit
 def choose_kernel(
     bits, chosen, parts, seqlen_q, words, tiles, group, per_tile,
-    FIRST: tl.constexpr, AHEAD: tl.constexpr, CHUNK: tl.constexpr,
+    FIRST: tl.constexpr, ALONE: tl.constexpr, AHEAD: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """The list of a tile as bits, and what a chunk of it counts.
 
     `parts` int32 [tiles, chunks, 4]: keys of the list, keys of all rows, those of them that the
     list has, and whether the rows are alike. FIRST: the list is the first row's, else the union.
+    ALONE: a tile has one row, whose bits are not written again.
     """
     tile = tl.program_id(0).to(tl.int64)
     first, tokens = place_of(tile, seqlen_q, tiles, group, per_tile)
@@ -40,7 +41,7 @@ def choose_kernel(
     wanted = popcount(start)
     kept = wanted
     differ = start ^ start
-    for g in range(group):
+    for g in range(0 if ALONE else group):
         own = bits + (first + g * seqlen_q) * words + at
         for token in range(0, tokens, AHEAD):
             for i in tl.static_range(AHEAD):  # loads that need not wait for each other
@@ -53,7 +54,8 @@ def choose_kernel(
                 wanted += count
                 kept += popcount(word & start) if FIRST else count
     taken = start if FIRST else union
-    tl.store(chosen + tile * words + at, taken, mask=inside)
+    if not ALONE:
+        tl.store(chosen + tile * words + at, taken, mask=inside)
     part = parts + (tile * tl.num_programs(1) + tl.program_id(1)) * 4
     tl.store(part, tl.sum(popcount(taken), 0))
     tl.store(part + 1, tl.sum(wanted, 0))

@@ -112,6 +112,7 @@ T exchange(T value, unsigned from) {
 }  // namespace host
 
 inline void __syncthreads() { host::meet(host::cta); }
+inline void __syncwarp() { host::meet(host::warps[host::current / 32]); }
 
 template <class T>
 T __shfl_sync(unsigned, T value, int from) {
