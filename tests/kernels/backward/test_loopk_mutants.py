@@ -8,14 +8,14 @@ from tests.kernels.backward.run import judge, problem
 
 CONFIGS = {d: BackwardConfig(direction="loop_k", head_dim=d) for d in (64, 128)}
 
-# The race detector is independent of the order in which warps run, and kills what can be killed
-# under the first; benchmarks/emulator.py tries more.
-SCHEDULES = (("round_robin", 0), ("lazy", 0))
+# The race detector is independent of the order in which warps run: of these mutants none is killed
+# by the lazy or a random schedule alone.
+SCHEDULES = (("round_robin", 0),)
 
 # Lanes of a warp are one actor to the emulator; barriers that are not initialised are refused.
 NOT_TRIED = {"warp sync", "init", "init fence"}
 # Of D = 64, whose sums and copies are those of D = 128.
-TRIED_TOO = {"wait", "arrive", "expect_tx", "commit", "tmem fence"}
+TRIED_TOO = {"wait", "commit", "tmem fence"}
 
 # What survives, (kind, source file), and why nothing can be lost without it.
 AT_THE_END = [("wait", "backward_loopk.py")] * 2  # of the load warp, for commits of K and V, which
