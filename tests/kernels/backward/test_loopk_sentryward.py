@@ -57,6 +57,6 @@ def tables_of(captured):
 def test_the_kernel_is_proved_race_free(backward_kernel, name):
     captured = capture(backward_kernel(CONFIG), CASES[name])
 
-    found = verify(captured, tables=tables_of(captured))
+    found = verify(captured, tables=tables_of(captured), timeout=900)
 
     assert (found.result, found.warnings) == ("race_free", 0), found.diagnostics[:2]
