@@ -93,8 +93,7 @@ def attention(
         k: [B, SK, HK, D], HQ a multiple of HK; query head h reads KV head h // (HQ / HK).
         v: [B, SK, HK, DV].
         plan: for these lengths, with batch 1 or B and heads 1, HK or HQ; what `plan.lower` made of
-            it for an engine; or token tiles, which "cpu", "reference", "sm100" and "sm100-emulated"
-            gather.
+            it for an engine; or token tiles, which every backend but flex and fa4 gathers.
         scale: factor of the scores; None for 1 / sqrt(D).
         layout: "bshd", as written here, or "bhsd", with heads before tokens in q, k, v and out.
         backend: "auto", "fa4", "sm100", "flex", "cpu", "reference" or "sm100-emulated". "auto"

@@ -4,7 +4,14 @@ from typing import Annotated
 
 import typer
 
-from maskplan.cli import make_attended, make_neighborhood, make_scored, make_selected, make_video
+from maskplan.cli import (
+    make_attended,
+    make_neighborhood,
+    make_scored,
+    make_selected,
+    make_sequences,
+    make_video,
+)
 from maskplan.cli.advise import advise
 from maskplan.cli.bench import bench
 from maskplan.cli.convert import convert, formats
@@ -13,13 +20,20 @@ from maskplan.cli.difference import diff
 from maskplan.cli.doctor import doctor
 from maskplan.cli.explore import explore
 from maskplan.cli.look import show, stats
-from maskplan.cli.make import make
+from maskplan.cli.pattern import make
 from maskplan.cli.recall import recall
 from maskplan.cli.run_book import book
 from maskplan.cli.verify import verify
 
 # Modules that add their patterns to `make` when they are imported.
-PATTERNS = (make_video, make_neighborhood, make_scored, make_attended, make_selected)
+PATTERNS = (
+    make_sequences,
+    make_video,
+    make_neighborhood,
+    make_scored,
+    make_attended,
+    make_selected,
+)
 
 app = typer.Typer(
     name="maskplan",

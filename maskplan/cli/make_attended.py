@@ -7,9 +7,7 @@ import typer
 
 import maskplan as mp
 from maskplan.cli.attended import compressed_scores, queries_and_keys
-from maskplan.cli.make import make
-from maskplan.cli.options import Block, Force, Output, pair
-from maskplan.cli.output import free, keep
+from maskplan.cli.pattern import pattern
 from maskplan.errors import PlanError, sentence
 
 ATTENDED = "From queries and keys"
@@ -25,14 +23,11 @@ Layout = Annotated[
 ]
 
 
-@make.command(
-    rich_help_panel=ATTENDED,
-    epilog="Example: maskplan plan xattention q.npy k.npy --p 0.9 --causal -o xattention.plan",
-)
+@pattern(ATTENDED, "maskplan plan xattention q.npy k.npy --p 0.9 --causal -o xattention.plan")
 def xattention(
+    *,
     q: QueryArray,
     k: KeyArray,
-    out: Output,
     p: Annotated[
         float, typer.Option("--p", help="Share of a row's mass, 0 to 1.", show_default=False)
     ],
@@ -50,8 +45,7 @@ def xattention(
     block: Annotated[int, typer.Option(help="Tokens of a block, a multiple of the stride.")] = 128,
     norm: Annotated[float, typer.Option(help="Divides the scores.")] = 1.0,
     layout: Layout = "bshd",
-    force: Force = False,
-) -> None:
+) -> mp.Plan:
     """XAttention: the best blocks by antidiagonal sums that make a share p of each row.
 
     The block that crosses the share is kept. With --causal, block 0 and the
@@ -59,7 +53,6 @@ def xattention(
     --full nothing is (the published code keeps block 0 besides).
     Source: arXiv 2503.16428, mode "inverse".
     """
-    free(out, force=force)
     queries, keys = queries_and_keys(q, k, layout, equal=causal)
     if not norm > 0:
         _refuse("scores cannot be divided", "--norm", norm, "a number above 0", "leave it at 1")
@@ -77,17 +70,14 @@ def xattention(
     )
     if causal:
         plan = plan & mp.causal(*lengths, block_size=(block, block))
-    keep(plan, out)
+    return plan
 
 
-@make.command(
-    rich_help_panel=ATTENDED,
-    epilog="Example: maskplan plan nsa q.npy k.npy --k 16 -o nsa.plan",
-)
+@pattern(ATTENDED, "maskplan plan nsa q.npy k.npy --k 16 -o nsa.plan")
 def nsa(
+    *,
     q: QueryArray,
     k: KeyArray,
-    out: Output,
     count: Annotated[
         int,
         typer.Option("--k", help="Blocks of each query, 16 in the paper.", show_default=False),
@@ -100,9 +90,8 @@ def nsa(
     initial: Annotated[int, typer.Option(help="First blocks, always among the k.")] = 1,
     local: Annotated[int, typer.Option(help="Last blocks up to one's own, always too.")] = 2,
     layout: Layout = "bshd",
-    block_size: Block = "128,128",
-    force: Force = False,
-) -> None:
+    block_size: tuple[int, int],
+) -> mp.Plan:
     """NSA, its selected branch: each query sees its k best blocks, up to itself.
 
     Keys are compressed to the mean of each block: a trained model has learned
@@ -111,31 +100,29 @@ def nsa(
     over the heads that share a KV head, which all see the same.
     Source: arXiv 2502.11089, equations 9 to 12; sizes as in the paper.
     """
-    free(out, force=force)
     queries, keys = queries_and_keys(q, k, layout, equal=True)
     scores = compressed_scores(
         queries, keys, length=length, stride=stride, select_block=select_block
     )
-    plan = mp.select.nsa(
+    return mp.select.nsa(
         scores,
         count,
         select_block=select_block,
         initial=initial,
         local=local,
-        block_size=pair(block_size, "--block-size"),
+        block_size=block_size,
     )
-    keep(plan, out)
 
 
-@make.command(
-    rich_help_panel=ATTENDED,
-    epilog="Example: maskplan plan vmoba q.npy k.npy --chunk 128 --threshold 0.25 "
+@pattern(
+    ATTENDED,
+    "maskplan plan vmoba q.npy k.npy --chunk 128 --threshold 0.25 "
     "--scope head_global -o vmoba.plan",
 )
 def vmoba(
+    *,
     q: QueryArray,
     k: KeyArray,
-    out: Output,
     chunk: Annotated[int, typer.Option(help="Keys of a chunk.", show_default=False)],
     scope: Annotated[
         str,
@@ -152,9 +139,8 @@ def vmoba(
         float | None, typer.Option(help="Or the share of the scores to keep, 0 to 1.")
     ] = None,
     layout: Layout = "bshd",
-    block_size: Block = "128,128",
-    force: Force = False,
-) -> None:
+    block_size: tuple[int, int],
+) -> mp.Plan:
     """VMoBA: each query sees its own chunk and the best of all, not causal.
 
     Scores are queries by the mean key of each chunk. Under a threshold they are
@@ -164,18 +150,16 @@ def vmoba(
     first.
     Source: arXiv 2506.23858.
     """
-    free(out, force=force)
     queries, keys = queries_and_keys(q, k, layout, equal=True)
     scores = mp.select.chunk_scores(queries, keys, chunk, layout="bhsd")
-    plan = mp.select.vmoba(
+    return mp.select.vmoba(
         scores,
         chunk=chunk,
         k=count,
         threshold=threshold,
         scope=scope,
-        block_size=pair(block_size, "--block-size"),
+        block_size=block_size,
     )
-    keep(plan, out)
 
 
 def _refuse(what: str, where: str, got: object, wanted: str, remedy: str) -> None:

@@ -5,22 +5,22 @@ from typing import Annotated, NoReturn
 import typer
 
 import maskplan as mp
-from maskplan.cli.grid import GridText, Pad, Queries, Text, TextFirst, grid_of
-from maskplan.cli.make import make
+from maskplan.cli.grid import Pad
 from maskplan.cli.make_video import VIDEO
-from maskplan.cli.options import Block, Force, Output, pair, triple
-from maskplan.cli.output import free, keep
+from maskplan.cli.options import triple
+from maskplan.cli.pattern import pattern
 from maskplan.errors import PlanError, sentence
+from maskplan.video import Grid
 
 
-@make.command(
-    rich_help_panel=VIDEO,
-    epilog="Example: maskplan plan neighborhood 30,48,80 --kernel 18,24,24 --stride 16,8,8 "
+@pattern(
+    VIDEO,
+    "maskplan plan neighborhood 30,48,80 --kernel 18,24,24 --stride 16,8,8 "
     "--tile 2,8,8 -o gna.plan",
 )
 def neighborhood(
-    grid: GridText,
-    out: Output,
+    *,
+    grid: Grid,
     kernel: Annotated[str, typer.Option(help="Tokens seen on each axis.", show_default=False)],
     stride: Annotated[str, typer.Option(help="Tokens that share one window.")] = "1,1,1",
     dilation: Annotated[str, typer.Option(help="Distance of neighbours.")] = "1,1,1",
@@ -31,19 +31,16 @@ def neighborhood(
         str | None, typer.Option(help="Lay tokens out in such tiles; raster order if not given.")
     ] = None,
     pad: Pad = False,
-    text: Text = None,
-    text_first: TextFirst = None,
-    queries: Queries = "all",
-    block_size: Block = "128,128",
-    force: Force = False,
-) -> None:
+    queries: str,
+    block_size: tuple[int, int],
+) -> mp.Plan:
     """Neighbourhood attention (NATTEN, GNA): each token sees the nearest ones on three axes.
 
     With a stride, tokens share windows, and blocks of a fitting tile are whole.
     Source: NATTEN; arXiv 2504.16922.
     """
-    plan = mp.video.neighborhood(
-        grid_of(grid, text, text_first),
+    return mp.video.neighborhood(
+        grid,
         kernel=triple(kernel, "--kernel"),
         stride=triple(stride, "--stride"),
         dilation=triple(dilation, "--dilation"),
@@ -51,42 +48,34 @@ def neighborhood(
         tile=None if tile is None else triple(tile, "--tile"),
         pad=pad,
         queries=queries,
-        block_size=pair(block_size, "--block-size"),
+        block_size=block_size,
     )
-    keep(plan, free(out, force=force))
 
 
-@make.command(
-    rich_help_panel=VIDEO,
-    epilog="Example: maskplan plan nested-neighborhood wan2.1-480p -o nbhd.plan",
-)
+@pattern(VIDEO, "maskplan plan nested-neighborhood wan2.1-480p -o nbhd.plan")
 def nested_neighborhood(
-    grid: GridText,
-    out: Output,
+    *,
+    grid: Grid,
     coefficients: Annotated[
         str, typer.Option(help="Widths of bands between frames 0, 1, 2 ... apart, in frames.")
     ] = "1,0.5,0.056",
     min_width: Annotated[float, typer.Option(help="Least width, in blocks.")] = 1.0,
     block: Annotated[int, typer.Option(help="Tokens of a block of the rule.")] = 128,
-    text: Text = None,
-    text_first: TextFirst = None,
-    queries: Queries = "all",
-    block_size: Block = "128,128",
-    force: Force = False,
-) -> None:
+    queries: str,
+    block_size: tuple[int, int],
+) -> mp.Plan:
     """Nested neighbourhoods (NBHD): bands that narrow with the distance of frames. Raster order.
 
     Source: LightX2V.
     """
-    plan = mp.video.nested_neighborhood(
-        grid_of(grid, text, text_first),
+    return mp.video.nested_neighborhood(
+        grid,
         coefficients=_decimals(coefficients),
         min_width=min_width,
         block=block,
         queries=queries,
-        block_size=pair(block_size, "--block-size"),
+        block_size=block_size,
     )
-    keep(plan, free(out, force=force))
 
 
 def _axes(text: str) -> tuple[bool, bool, bool]:

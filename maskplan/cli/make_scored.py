@@ -8,11 +8,10 @@ from torch import Tensor
 
 import maskplan as mp
 from maskplan.cli.arrays import read_array
-from maskplan.cli.grid import FreeRows, GridText, Pad, Queries, Text, TextFirst, grid_of
-from maskplan.cli.make import make
+from maskplan.cli.grid import FreeRows, Pad
 from maskplan.cli.operands import Channels, Heads, KeyFile, QueryFile, Seed, Source, Synthetic
-from maskplan.cli.options import Block, Force, Output, pair, triple
-from maskplan.cli.output import free, keep
+from maskplan.cli.options import triple
+from maskplan.cli.pattern import pattern
 from maskplan.cli.progress import working
 from maskplan.cli.synthetic import places
 from maskplan.errors import PlanError, sentence
@@ -23,13 +22,14 @@ SCORED = "Video, from queries and keys"
 Sparsity = Annotated[float, typer.Option(help="Share to leave out.", show_default=False)]
 
 
-@make.command(
-    rich_help_panel=SCORED,
-    epilog="Example: maskplan plan vsa wan2.1-480p --sparsity 0.9 --synthetic smooth -o vsa.plan",
+@pattern(
+    SCORED,
+    "maskplan plan vsa wan2.1-480p --sparsity 0.9 --synthetic smooth -o vsa.plan",
+    block_size="64,64",
 )
 def vsa(
-    grid: GridText,
-    out: Output,
+    *,
+    grid: Grid,
     sparsity: Annotated[float | None, typer.Option(help="Share of tiles to leave out.")] = None,
     selected: Annotated[
         Path | None,
@@ -49,50 +49,42 @@ def vsa(
     text_tile: Annotated[
         int | None, typer.Option(help="Text competes in tiles of this many tokens.")
     ] = None,
-    text: Text = None,
-    text_first: TextFirst = None,
-    queries: Queries = "all",
-    block_size: Block = "64,64",
-    force: Force = False,
-) -> None:
+    queries: str,
+    block_size: tuple[int, int],
+) -> mp.Plan:
     """Video sparse attention (VSA): each tile sees the tiles of best pooled score. Tile order.
 
     Scores are means of the queries of a tile by means of the keys. q and k are
     in raster order.
     Source: arXiv 2505.13389, FastVideo.
     """
-    free(out, force=force)
-    latent, sides = grid_of(grid, text, text_first), triple(tile, "--tile")
+    sides = triple(tile, "--tile")
     if selected is not None:
         _alone("--selected", q, k, synthetic, sparsity)
         choice = read_array(selected, "iu", 4)
     else:
         source = _source(q, k, synthetic, (heads, head_dim, seed), "--selected")
-        count = mp.video.vsa_topk(latent, _given(sparsity, "--sparsity"), tile=sides)
+        count = mp.video.vsa_topk(grid, _given(sparsity, "--sparsity"), tile=sides)
         with working("scoring tiles"):
-            scores = _tile_scores(latent, sides, source)
+            scores = _tile_scores(grid, sides, source)
             choice = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
         print(f"tiles chosen by {source.said}")
-    plan = mp.video.vsa(
-        latent,
+    return mp.video.vsa(
+        grid,
         choice,
         tile=sides,
         pad=pad,
         free_rows=free_rows,
         text_tile=text_tile,
         queries=queries,
-        block_size=pair(block_size, "--block-size"),
+        block_size=block_size,
     )
-    keep(plan, out)
 
 
-@make.command(
-    rich_help_panel=SCORED,
-    epilog="Example: maskplan plan draft 4,48,80 --sparsity 0.75 --synthetic smooth -o draft.plan",
-)
+@pattern(SCORED, "maskplan plan draft 4,48,80 --sparsity 0.75 --synthetic smooth -o draft.plan")
 def draft(
-    grid: GridText,
-    out: Output,
+    *,
+    grid: Grid,
     sparsity: Annotated[
         float | None, typer.Option(help="Share of pairs of regions to leave out.")
     ] = None,
@@ -109,18 +101,14 @@ def draft(
     tile: Annotated[str, typer.Option(help="Tokens of a region on each axis.")] = "1,8,16",
     pad: Pad = False,
     free_rows: FreeRows = False,
-    text: Text = None,
-    text_first: TextFirst = None,
-    queries: Queries = "all",
-    block_size: Block = "128,128",
-    force: Force = False,
-) -> None:
+    queries: str,
+    block_size: tuple[int, int],
+) -> mp.Plan:
     """Draft attention: regions of a frame see the regions of best pooled score. Strips order.
 
     Source: arXiv 2505.14708.
     """
-    free(out, force=force)
-    latent, sides = grid_of(grid, text, text_first), triple(tile, "--tile")
+    sides = triple(tile, "--tile")
     if kept is not None:
         _alone("--kept", q, k, synthetic, sparsity)
         choice = read_array(kept, "b", 4)
@@ -128,27 +116,24 @@ def draft(
         source = _source(q, k, synthetic, (heads, head_dim, seed), "--kept")
         share = _given(sparsity, "--sparsity")
         with working("scoring regions"):
-            choice = mp.video.draft_kept(_tile_scores(latent, sides, source).softmax(-1), share)
+            choice = mp.video.draft_kept(_tile_scores(grid, sides, source).softmax(-1), share)
         print(f"regions chosen by {source.said}")
-    plan = mp.video.draft(
-        latent,
+    return mp.video.draft(
+        grid,
         choice,
         tile=sides,
         pad=pad,
         free_rows=free_rows,
         queries=queries,
-        block_size=pair(block_size, "--block-size"),
+        block_size=block_size,
     )
-    keep(plan, out)
 
 
-@make.command(
-    rich_help_panel=SCORED,
-    epilog="Example: maskplan plan svg2 --q-labels ql.npy --k-labels kl.npy --kept kept.npy "
-    "-o svg2.plan",
+@pattern(
+    SCORED, "maskplan plan svg2 --q-labels ql.npy --k-labels kl.npy --kept kept.npy -o svg2.plan"
 )
 def svg2(
-    out: Output,
+    *,
     q_labels: Annotated[
         Path, typer.Option(help="Cluster of each query: .npy of integers \\[batch, heads, tokens].")
     ],
@@ -160,15 +145,13 @@ def svg2(
     text: Annotated[int, typer.Option(help="Text tokens, which have no labels.")] = 0,
     text_first: Annotated[bool, typer.Option("--text-first", help="Text before video.")] = False,
     free_rows: FreeRows = False,
-    block_size: Block = "128,128",
-    force: Force = False,
-) -> None:
+    block_size: tuple[int, int],
+) -> mp.Plan:
     """Sparse VideoGen 2 (SVG2): clusters of queries see clusters of keys. Each head's own order.
 
     Clusters come from k-means over q and over k, which is the model's work.
     Source: arXiv 2505.18875.
     """
-    free(out, force=force)
     choice = read_array(kept, "b", 4)
     q_order, k_order = (
         mp.video.LabelOrder(
@@ -180,8 +163,7 @@ def svg2(
         )
         for path, clusters in ((q_labels, choice.shape[2]), (k_labels, choice.shape[3]))
     )
-    block = pair(block_size, "--block-size")
-    keep(mp.video.svg2(q_order, k_order, choice, block_size=block, free_rows=free_rows), out)
+    return mp.video.svg2(q_order, k_order, choice, block_size=block_size, free_rows=free_rows)
 
 
 def _tile_scores(grid: Grid, tile: tuple[int, int, int], source: Source) -> Tensor:
