@@ -4,6 +4,7 @@ These copies belong to the generic proxy, unlike bulk copies: no proxy fence sep
 loads and stores, but the async proxy (MMA, TMA) needs one behind them.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,33 +28,66 @@ def copy(
     warp: "Warp", target: Lanes, source: Lanes, size: int, taken: Lanes | None, mask: Mask | None
 ) -> None:
     """Issue the copies of the running lanes; bytes past `taken` become zeros."""
-    for lane in running(mask):
-        offset, origin = int(target[lane]) & 0xFFFFFF, int(source[lane])
-        count = size if taken is None else min(size, int(taken[lane]))
-        if offset % size or (count and origin % size):
-            shared.misaligned(warp, "cp.async", origin if offset % size == 0 else offset, size)
-        shared.check_target(warp, warp.cta.shared, offset, size, "cp.async")
-        _copy_one(warp, lane, offset, origin, size, count)
-        warp.grid.report.counts["cp_async_bytes"] += count
+    lanes = np.array(running(mask))
+    offsets = (target[lanes] & target.dtype.type(0xFFFFFF)).astype(np.intp)
+    origins = source[lanes].astype(np.uint64)
+    counts = np.full(len(lanes), size)
+    if taken is not None:
+        counts = np.minimum(taken[lanes].astype(np.intp), size)
+    _check(warp, offsets, origins, counts, size)
+    for count in np.unique(counts).tolist():
+        some = counts == count
+        _copy_some(warp, lanes[some], offsets[some], origins[some], size, count)
+    warp.grid.report.counts["cp_async_bytes"] += int(counts.sum())
 
 
-def _copy_one(warp: "Warp", lane: int, offset: int, origin: int, size: int, count: int) -> None:
+def _check(warp: "Warp", offsets: Lanes, origins: Lanes, counts: Lanes, size: int) -> None:
+    """Alignment on both sides, and the range and barriers of the shared side."""
+    for addresses in (offsets, origins[counts > 0]):
+        loose = addresses % addresses.dtype.type(size) != 0
+        if np.count_nonzero(loose):
+            shared.misaligned(warp, "cp.async", int(addresses[np.argmax(loose)]), size)
+    memory = warp.cta.shared
+    for offset in (int(offsets.min()), int(offsets.max())):
+        shared.check_range(warp, memory, offset, size, "cp.async")
+    words = offsets[:, None] // 8 + np.arange(-(-size // 8))
+    shared.check_barriers(warp, memory, words.ravel())
+
+
+def _copy_some(
+    warp: "Warp", lanes: Lanes, offsets: Lanes, origins: Lanes, size: int, count: int
+) -> None:
+    """The copies of lanes that take `count` bytes each: one piece of work."""
     memory, races = warp.cta.shared, warp.races
-    found, start = generic.locate(warp, origin, count, "cp.async") if count else (None, 0)
+    found, starts = None, origins
+    if count:
+        found, first = generic.locate(warp, int(origins.min()), count, "cp.async")
+        starts = (origins - origins.min()).astype(np.intp) + first
+        if int(starts.max()) + count > found.data.nbytes:  # not all in one allocation
+            for at in range(len(lanes)):
+                one = slice(at, at + 1)
+                _copy_some(warp, lanes[one], offsets[one], origins[one], size, count)
+            return
     item = Item()
-    _groups(warp, lane).open.append(item)
+    for lane in lanes.tolist():
+        _groups(warp, lane).open.append(item)
     if races is not None:
         access = races.issue_copy(warp, item)
-        races.async_shared(access, warp.cta, slice(offset // 4, (offset + size) // 4), write=True)
+        cells = (offsets[:, None] // 4 + np.arange(size // 4)).ravel()
+        races.async_shared(access, warp.cta, cells, write=True)
         if found is not None:
-            races.async_global(access, found, np.array([start]), count, write=None)
+            races.async_global(access, found, starts, count, write=None)
 
     def action() -> None:
-        octets = np.zeros(size, dtype=np.uint8)
+        octets = np.zeros((len(lanes), size), dtype=np.uint8)
         if found is not None:
-            generic.check_written(warp, found, start, count, "cp.async")
-            octets[:count] = found.data[start : start + count]
-        memory.write(offset, octets)
+            if found.written is not None:
+                for start in starts.tolist():
+                    generic.check_written(warp, found, start, count, "cp.async")
+            octets[:, :count] = found.data[generic.bytes_at(starts, count)]
+        places = generic.bytes_at(offsets, size)
+        memory.data[places] = octets
+        memory.written[places] = True
         item.done = True
 
     warp.grid.engine.pipe(("copy", warp), warp, action)
@@ -98,14 +132,14 @@ def arrive(warp: "Warp", place: Lanes, mask: Mask | None, *, noinc: bool) -> Non
     Without `.noinc` the barrier first expects one arrival more, so that its count does not include
     these.
     """
-    for lane in running(mask):
-        barrier = mbarrier.find(warp, int(place[lane]))
+    for address, arrivals in Counter(int(place[lane]) for lane in running(mask)).items():
+        barrier = mbarrier.find(warp, address)
         if not noinc:
-            barrier.pending += 1
-        _arrive_one(warp, barrier)
+            barrier.pending += arrivals
+        _arrive_at(warp, barrier, arrivals)
 
 
-def _arrive_one(warp: "Warp", barrier: mbarrier.Mbarrier) -> None:
+def _arrive_at(warp: "Warp", barrier: mbarrier.Mbarrier, arrivals: int) -> None:
     races = warp.races
     access = None if races is None else races.issue_copy(warp, None)
     who = f"cp.async of warp {warp.index} (line {warp.line})"
@@ -113,6 +147,6 @@ def _arrive_one(warp: "Warp", barrier: mbarrier.Mbarrier) -> None:
     def action() -> None:
         if races is not None and access is not None:
             races.complete_load(access, barrier.address)
-        mbarrier.count_down(warp, barrier, 1, who)
+        mbarrier.count_down(warp, barrier, arrivals, who)
 
     warp.grid.engine.pipe(("copy", warp), warp, action)

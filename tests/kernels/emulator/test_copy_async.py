@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from kernels_sm100.errors import MissingFence, RaceError, UninitialisedRead
+from kernels_sm100.errors import (
+    BarrierError,
+    MemoryFault,
+    MisalignedAccess,
+    MissingFence,
+    RaceError,
+    UninitialisedRead,
+)
 from tests.kernels.emulator.snippet import aligned, run
 from tests.kernels.emulator.test_bulk import BARRIER, SCHEDULES, WAIT, numbers
 
@@ -111,3 +118,55 @@ def test_groups_without_copies_count(schedule):
     run(body, out, a, schedule=schedule)
 
     np.testing.assert_array_equal(out, np.stack([a[1::4], a[1::4]], axis=1))
+
+
+LANES = """
+    mad.lo.u32 %r8, %r0, 16, %r1;
+    mad.wide.u32 %d20, %r0, 16, %d1;
+    setp.ge.u32 %p3, %r0, 20;
+    @%p3 mad.wide.u32 %d20, %r0, 16, %d2;
+    setp.ge.u32 %p4, %r0, 28;
+    selp.b32 %r5, 4, 16, %p4;
+    cp.async.cg.shared.global [%r8], [%d20], 16, %r5;
+    cp.async.wait_all;
+    ld.shared.v4.b32 {%r20, %r21, %r22, %r23}, [%r8];
+    mad.wide.u32 %d21, %r0, 16, %d0;
+    st.global.v4.b32 [%d21], {%r20, %r21, %r22, %r23};
+"""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_lanes_that_copy_from_several_allocations(schedule):
+    a, b, out = numbers(), numbers(), aligned((128,), np.float32)
+    b += 1000
+
+    run(LANES, out, a, b, schedule=schedule)
+
+    wanted = np.concatenate([a[:80], b[80:]])
+    wanted[112:].reshape(4, 4)[:, 1:] = 0  # four bytes of these, then zeros
+    np.testing.assert_array_equal(out, wanted)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "said"),
+    [
+        ("[%r8], [%d20], 16, %r5", "[%r8], [%d20+4], 16, %r5", MisalignedAccess, "cp.async"),
+        ("[%r8], [%d20], 16, %r5", "[%r8+4], [%d20], 16, %r5", MisalignedAccess, "cp.async"),
+        ("[%d20], 16, %r5", "[%d20+16], 16, %r5", MemoryFault, "cp.async out of bounds"),
+        ("mad.lo.u32 %r8, %r0, 16", "mad.lo.u32 %r8, %r0, 1024", MemoryFault, "shared memory"),
+    ],
+)
+def test_faults_of_one_lane(old, new, error, said):
+    assert old in LANES
+    with pytest.raises(error) as caught:
+        run(LANES.replace(old, new), aligned((128,), np.float32), numbers(), numbers())
+
+    assert said in str(caught.value)
+
+
+def test_a_copy_over_a_barrier():
+    body = BARRIER + LANES.replace("mad.lo.u32 %r8, %r0, 16, %r1;", "mad.lo.u32 %r8, %r0, 16, %r1;"
+        "\nadd.u32 %r8, %r8, 8064;")  # fmt: skip
+
+    with pytest.raises(BarrierError, match="store over an mbarrier"):
+        run(body, aligned((128,), np.float32), numbers(), numbers())
