@@ -30,14 +30,14 @@ FAULTS = {
     ),
     "rows of the next chunk's tokens": (
         (AssertionError, EmulatorError),
-        (GATHERED, "stage(now, buffer, lane)", "stage(ahead, buffer, lane)"),
+        (GATHERED, "self.load_chunk(k, True, now,", "self.load_chunk(k, True, ahead,"),
     ),
     "MMAs read what cp.async wrote without a fence": (
         MissingFence,
         (
             "backward_loopk",
-            "if const_expr(self.config.gathered):\n            cute",
-            "if False:\n            cute",
+            "if const_expr(self.fenced):",
+            "if const_expr(False):",
         ),
     ),
 }
