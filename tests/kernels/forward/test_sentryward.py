@@ -70,7 +70,6 @@ CASES = {
     "no block": (ONE_TILE, np.zeros((1, 1, 128, 128), dtype=bool), None),
     "one full block": (ONE_TILE, full(128, 128), None),
     "one block with bits": (ONE_TILE, bits(), None),
-    "two blocks": (ONE_TILE, full(128, 256), None),
     "two blocks, rescale skipped": (LAZY, full(128, 256), True),
     "two blocks, rescale executed": (LAZY, full(128, 256), False),
     "two blocks, three stages": (THREE, full(128, 256), None),

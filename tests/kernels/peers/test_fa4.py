@@ -37,6 +37,16 @@ BACKWARD = [
 ]
 
 
+def under_schedules(cases, thorough):
+    """Each case under the two schedules that find most; those with rings that wrap under all."""
+    return [
+        pytest.param(case, schedule, id=f"{case}-{name}")
+        for case in cases
+        for schedule, name in zip(SCHEDULES, SCHEDULE_IDS, strict=True)
+        if case in thorough or name in ("lazy-0", "random-1")
+    ]
+
+
 def within_budget(got, torch_s, exact) -> bool:
     """No tile of 128 rows of a head is off by more than twice what torch's bfloat16 is."""
     for tile in range(0, exact.shape[1], 128):
@@ -59,8 +69,7 @@ def emulated(schedule, instructions):
     return on_launch
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=SCHEDULE_IDS)
-@pytest.mark.parametrize("case", FORWARD, ids=str)
+@pytest.mark.parametrize(("case", "schedule"), under_schedules(FORWARD, FORWARD[1:2]))
 def test_forward(compile_cache, case, schedule):
     (program,) = programs(case, compile_cache)
     given = inputs(case)
@@ -73,8 +82,7 @@ def test_forward(compile_cache, case, schedule):
     torch.testing.assert_close(lse.double(), exact_lse, atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=SCHEDULE_IDS)
-@pytest.mark.parametrize("case", BACKWARD, ids=str)
+@pytest.mark.parametrize(("case", "schedule"), under_schedules(BACKWARD, BACKWARD[:1]))
 def test_backward(compile_cache, case, schedule):
     compiled = programs(case, compile_cache)
     given = inputs(case)
