@@ -46,7 +46,7 @@ WAYS = [
     Way(direction="loop_q", kind="tokens", planned=(1, 1), size=(1, 1, 1), lengths=(1, 1),
         block=(1, 1), dims=(48, 16)),  # padded heads
     Way(direction="loop_k", kind="none", planned=(1, 1), size=(1, 2, 1), lengths=(100, 200),
-        block=(128, 128), dims=(16, 112)),
+        block=(128, 128), dims=(16, 112), packed=True),
 ]  # fmt: skip
 
 
