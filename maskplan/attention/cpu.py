@@ -32,6 +32,7 @@ from maskplan.attention.operands import Lists, Panels, Rows
 from maskplan.attention.workers import PIECES_PER_THREAD, even_pieces, run_pieces
 from maskplan.lower.gathered import GatheredLists
 from maskplan.lower.plan_cache import Lowering
+from maskplan.lower.target import target
 
 NAME = "cpu"
 ENGINES = ("plan", "cpu", "tokens")
@@ -55,8 +56,15 @@ def supports(asked: Metadata) -> str | None:
 
 
 def lowering(asked: Metadata) -> Lowering:
-    """With the lists that the LoopQ backward walks, if one may come."""
-    return Lowering(target="cpu", backward=("loop_q",) if asked.differentiable else ())
+    """With the lists that the LoopQ backward walks, if one may come.
+
+    Heads of a group that share a list are read together, which makes gathering cheaper.
+    """
+    group = asked.group if asked.plan_heads in (1, asked.kv_heads) else 1
+    return Lowering(
+        target="cpu" if group == 1 else target("cpu", group=group, pack_gqa=True),
+        backward=("loop_q",) if asked.differentiable else (),
+    )
 
 
 def forward(call: AttentionCall) -> tuple[Tensor, Tensor]:

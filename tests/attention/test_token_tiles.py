@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import maskplan as mp
+from maskplan.attention import cpu
+from maskplan.attention.dispatch import asked_of
 from maskplan.lower.contiguity import Contiguity, contiguity
 from maskplan.lower.gathered import Reading, gathered
 from tests import strategies
@@ -211,6 +213,18 @@ def test_many_heads_of_a_list_make_gathering_cheaper():
     """A third of the pairs in blocks are selected: too many for one row a list, not for 64."""
     found = Contiguity(blocks=300, tiles=300, tokens=100, block_size=(128, 128))
     assert (found.form(1), found.form(64)) == ("blocks", "tokens")
+
+
+def test_a_cache_lowers_for_the_heads_of_the_call():
+    """The same plan: walked in blocks for one head, gathered for 64 that share its lists."""
+    plan = mp.from_topk(random_lists((1, 1, 64), 340, 1000), 1000)
+    assert plan.lower("cpu").form == "blocks"
+    for heads, form in ((1, "blocks"), (64, "tokens")):
+        call = Call(random_lists((1, 1, 64), 340, 1000), 1000, heads=heads, kv_heads=1)
+        asked = asked_of(call.q, call.k, call.v, plan, backward="auto")
+        assert cpu.lowering(asked).of(plan).form == form
+        found = call.run(plan, cache=mp.PlanCache())
+        assert_gate(found, call.expected(), torch.float32)
 
 
 # The seed's sweeps, at the sizes that its GPU tests have.
