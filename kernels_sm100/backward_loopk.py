@@ -9,7 +9,7 @@ NOTE [Warp roles]:
     warps 4-11   compute   S, dP -> P, dS; at the end each group stores half of dQ
     warp  12     MMA       owns tensor memory
     warp  13     load      Q, dO, bias, delta of an item; K and V of each step
-    warps 14-15  idle
+    warps 14-15  idle      over listed tokens they gather K and V
 
 NOTE [Order of MMAs]: step t issues S(t), dQ(t-1), dK(t-1), dP(t), dV(t): LoopQ's order with the
 gradients exchanged.
@@ -25,8 +25,9 @@ NOTE [Tensor memory]: every range, who writes it, who reads it, and what its nex
     384-      dQ     dQ(t)        compute      ds_full of an item's first step: each warp has
                                                stored dQ of the item before
 
-With D = 64, dK has columns 192-255 of its own, and dk_empty is waited for before dK(t+1). dS is in
-shared memory, not over dP, so that dK may be.
+With D = 64, dK has columns 192-255 of its own, and dk_empty is waited for before dK(t+1); dP(t+1)
+is issued behind the wait for ds_full that dQ(t) needs. dS is in shared memory, not over dP, so that
+dK may be.
 
 NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" by who has read.
 

@@ -142,10 +142,13 @@ def _inner_load(launch: Launch) -> InnerLoadMode:
 
 
 def _outer_store(launch: Launch) -> OuterStoreMode:
-    """A tensor store where the tile is a box of its tensor, else what can stop at an edge."""
+    """A tensor store where the tile is a box of its tensor, else what can stop at an edge.
+
+    The backward has no room in shared memory for what a CTA owns: its threads store their rows.
+    """
     packed = launch.group > 1
     if launch.direction is not Direction.FORWARD:
-        return OuterStoreMode.STG if launch.varlen and not packed else OuterStoreMode.TMA
+        return OuterStoreMode.STG
     if packed and (launch.varlen or launch.tile_rows % launch.group):
         return OuterStoreMode.STG
     return OuterStoreMode.TMA_1D if launch.varlen else OuterStoreMode.TMA

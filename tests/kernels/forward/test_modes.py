@@ -30,20 +30,20 @@ forward  yes  no   *    no   yes  yes  no   *    CP_ASYNC    None        TMA
 forward  yes  yes  yes  no   yes  yes  no   *    TMA_GATHER4 None        TMA
 forward  yes  no   *    no   yes  no   no   *    CP_ASYNC    None        STG
 forward  yes  yes  yes  no   yes  no   no   *    TMA_GATHER4 None        STG
-loop_k   no   no   *    no   no   *    no   no   TMA         TMA         TMA
-loop_k   no   no   *    no   yes  yes  no   no   TMA         TMA         TMA
-loop_k   yes  no   *    no   no   *    no   no   CP_ASYNC    TMA_1D      TMA
-loop_k   yes  yes  yes  no   no   *    no   no   TMA_GATHER4 TMA_1D      TMA
-loop_k   yes  no   *    no   yes  yes  no   no   CP_ASYNC    TMA_1D      TMA
-loop_k   yes  yes  yes  no   yes  yes  no   no   TMA_GATHER4 TMA_1D      TMA
-loop_k   yes  no   *    no   no   *    yes  no   CP_ASYNC    ATOMIC_ADD  TMA
-loop_k   yes  yes  yes  no   no   *    yes  no   TMA_GATHER4 ATOMIC_ADD  TMA
-loop_k   yes  no   *    no   yes  yes  yes  no   CP_ASYNC    ATOMIC_ADD  TMA
-loop_k   yes  yes  yes  no   yes  yes  yes  no   TMA_GATHER4 ATOMIC_ADD  TMA
-loop_q   no   no   *    no   no   *    no   *    TMA         TMA         TMA
-loop_q   no   no   *    no   yes  yes  no   *    TMA         TMA         TMA
+loop_k   no   no   *    no   no   *    no   no   TMA         TMA         STG
+loop_k   no   no   *    no   yes  yes  no   no   TMA         TMA         STG
+loop_k   yes  no   *    no   no   *    no   no   CP_ASYNC    TMA_1D      STG
+loop_k   yes  yes  yes  no   no   *    no   no   TMA_GATHER4 TMA_1D      STG
+loop_k   yes  no   *    no   yes  yes  no   no   CP_ASYNC    TMA_1D      STG
+loop_k   yes  yes  yes  no   yes  yes  no   no   TMA_GATHER4 TMA_1D      STG
+loop_k   yes  no   *    no   no   *    yes  no   CP_ASYNC    ATOMIC_ADD  STG
+loop_k   yes  yes  yes  no   no   *    yes  no   TMA_GATHER4 ATOMIC_ADD  STG
+loop_k   yes  no   *    no   yes  yes  yes  no   CP_ASYNC    ATOMIC_ADD  STG
+loop_k   yes  yes  yes  no   yes  yes  yes  no   TMA_GATHER4 ATOMIC_ADD  STG
+loop_q   no   no   *    no   no   *    no   *    TMA         TMA         STG
+loop_q   no   no   *    no   yes  yes  no   *    TMA         TMA         STG
 loop_q   no   no   *    yes  no   *    no   *    TMA         TMA         STG
-loop_q   no   no   *    yes  yes  yes  no   *    TMA         TMA         TMA
+loop_q   no   no   *    yes  yes  yes  no   *    TMA         TMA         STG
 """
 ROWS = [line.split() for line in TABLE.strip().splitlines()]
 FACTS = list(product(("forward", "loop_k", "loop_q"), *[("no", "yes")] * 8))
