@@ -160,9 +160,8 @@ def flex_function(
     mask_mod: Any = flex.noop_mask
     if tables is not None:
         mask_mod = bit_mask(*tables, block_size)
-    shared = tables is None and q.is_cuda  # code for CPUs does not know one argument by two names
-    lists: Any = _named("kv", forward, shared)
-    lists |= _named("q", backward, shared)
+    lists: Any = _named("kv", forward)
+    lists |= _named("q", backward)
     mask = flex.BlockMask(seq_lengths=lengths, BLOCK_SIZE=block_size, mask_mod=mask_mod, **lists)
     wanted = flex.AuxRequest(lse=True) if return_lse else None
     attend_by_lists: Any = flex.flex_attention  # whose overloads a checker does not see through
@@ -173,20 +172,15 @@ def flex_function(
     return (made[0], made[1].lse) if return_lse else (made, None)
 
 
-def _named(axis: str, lists: _Lists | None, shared: bool) -> dict[str, Tensor | None]:
+def _named(axis: str, lists: _Lists | None) -> dict[str, Tensor | None]:
     """The lists as fields of a BlockMask.
 
     Of both kinds, also where every block is full: with the full blocks as its only list, which is
-    right too without a mask function, the backward is 2 % slower. The empty list may then share its
-    memory with the other (`shared`), which is one tensor less to look at in each call.
+    right too without a mask function, the backward is 2 % slower.
     """
     counts, indices = f"{axis}_num_blocks", f"{axis}_indices"
     names = (counts, indices, f"full_{counts}", f"full_{indices}")
-    if lists is None:
-        return dict.fromkeys(names)
-    mask_cnt, mask_idx, full_cnt, full_idx = lists
-    values = (mask_cnt, full_idx if shared else mask_idx, full_cnt, full_idx)
-    return dict(zip(names, values, strict=True))
+    return dict.fromkeys(names) if lists is None else dict(zip(names, lists, strict=True))
 
 
 @lru_cache
