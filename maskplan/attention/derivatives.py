@@ -64,7 +64,7 @@ def derivatives(
 
         wanted = _derivative(value)
         got = (gradient.double() * along).sum((1, 3))
-        size = gradient.double().square().mean((1, 3)).sqrt()
+        size = _root_mean_square(gradient.double())
         unit = torch.finfo(call.q.dtype).eps / 2 + _DIFFERENCE
         allowed = _DEVIATIONS * along.square().sum((1, 3)).sqrt() * (unit * size + noise[name])
         found.append(
@@ -78,6 +78,12 @@ def derivatives(
             )
         )
     return tuple(found)
+
+
+def _root_mean_square(values: Tensor) -> Tensor:
+    """Of each head, [B, H]; 0 where there are no tokens."""
+    elements = max(values.shape[1] * values.shape[3], 1)
+    return (values.square().sum((1, 3)) / elements).sqrt()
 
 
 def _derivative(value: Callable[[float], Tensor]) -> Tensor:
