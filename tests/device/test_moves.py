@@ -63,7 +63,9 @@ def test_a_lowered_device_plan_comes_to_the_cpu_as_it_is_numbered(place):
             torch.autograd.grad(mp.attention(q, k, v, plan, backward=backward).sum(), (q, k, v))
             for plan in (came, exact)
         )
-        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+        # Not bit for bit: a plan that was on a GPU is read by blocks, and this one token by token.
+        for one, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def test_a_fault_comes_with_a_lowered_plan(place):
