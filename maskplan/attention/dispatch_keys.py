@@ -35,9 +35,9 @@ def hooks_allowed() -> bool:
 
 
 def unobserved() -> bool:
-    """Whether no transform and no mode looks at the operators that are called."""
+    """Whether no transform, no mode and no `torch.jit.trace` looks at the operators called."""
     modes: int = _bindings._len_torch_dispatch_stack() + _bindings._len_torch_function_stack()  # noqa: SLF001
-    return modes == 0 and not in_transform()
+    return modes == 0 and not in_transform() and not _bindings._is_tracing()  # noqa: SLF001
 
 
 def any_autocast() -> bool:

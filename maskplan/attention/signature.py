@@ -5,7 +5,8 @@ of the same shapes. Whether arguments fit each other and which backend makes the
 of a few plain values, the signature; so a signature that went through once is remembered with its
 backend, and the next call of it costs a look into a dict instead of some forty comparisons. Nothing
 that a tensor holds is part of it, and no tensor is kept. A call that has no signature (under a
-compiler, a mode or a transform, of tensor subclasses, of a Plan) is checked each time.
+compiler, a mode, a transform or a trace, of tensor subclasses, on "meta", of a Plan) is checked
+each time.
 """
 
 import torch
@@ -24,9 +25,10 @@ _ROOM = 1024  # signatures remembered
 def plain(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether these are tensors as torch makes them, and nothing looks at what is called.
 
-    Nobody can tell then whether an operator of torch was called, or what it would have done.
+    Nobody can tell then whether an operator of torch was called, or what it would have done. Of
+    tensors on "meta" there is nothing but what the operator says of shapes.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (isinstance(q, Tensor) and q.is_meta):
         return False
     return type(q) in _PLAIN and type(k) in _PLAIN and type(v) in _PLAIN and unobserved()
 

@@ -143,3 +143,27 @@ def test_a_traced_backend_may_leave_lse_out_where_nobody_wants_it(monkeypatch):
 
     assert lse.isfinite().any()
     assert Traced.asked == [True, False, False]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # of shapes that were compared
+def test_a_trace_records_the_operator():
+    case = case_of()
+    lowered = case.plan.lower("cpu")
+    inputs = (case.q, case.k, case.v)
+    traced = torch.jit.trace(lambda q, k, v: mp.attention(q, k, v, lowered), inputs)
+    others = (case.k.new_empty(case.q.shape).normal_(), case.k + 1, case.v * 2)
+    assert torch.equal(traced(*others), mp.attention(*others, lowered))
+
+
+def test_tensors_without_storage_have_the_shapes_of_the_operator(counted):
+    case = case_of()
+    lowered = case.plan.lower("cpu").to("meta")
+    q, k, v = (x.to("meta").requires_grad_() for x in (case.q, case.k, case.v))
+    for _ in range(2):
+        out, lse = mp.attention(q, k, v, lowered, return_lse=True)
+        assert out.is_meta
+        assert (out.shape, lse.shape) == (case.q.shape[:3] + case.v.shape[3:], (2, 4, 40))
+        grads = torch.autograd.grad(out.sum(), (q, k, v))
+        assert [grad.shape for grad in grads] == [x.shape for x in (q, k, v)]
+    assert counted == []
