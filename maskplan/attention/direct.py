@@ -4,9 +4,9 @@ NOTE [Direct calls]: a call of `maskplan::attention` costs the dispatcher two ro
 with a list of tensors, and the plan is put together again from them: 45 microseconds, where a
 kernel of a short sequence takes 20. Nobody sees the operator where no compiler, no mode, no
 transform and no trace looks on; then backends are called as they are, with the plan at hand. The
-node of the graph and what it refuses are the same. The plan is not saved tensor by tensor, which costs a
-microsecond each: it is held as it is, and what was written to it since is seen by torch's counts
-(NOTE [Overwritten plans]).
+node of the graph and what it refuses are the same. The plan is not saved tensor by tensor, which
+costs a microsecond each: it is held as it is, and what was written to it since is seen by torch's
+counts (NOTE [Overwritten plans]).
 """
 
 from typing import Any
