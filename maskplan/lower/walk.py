@@ -51,11 +51,6 @@ class Walk:
     col_tokens: int
     spt: bool = False
 
-    @property
-    def num_entries(self) -> int:
-        """Entries over all patterns."""
-        return len(self.col)
-
 
 def device_walk(plan: Plan, *, parts: int) -> Walk:
     """`forward_walk` of a device plan, on its device."""

@@ -5,7 +5,6 @@ import numpy as np
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
 
 LANE = np.arange(32)
-LANE_U4 = LANE.astype(np.uint32)
 ONLY = [np.equal(LANE, lane) for lane in range(32)]
 EVERY = np.ones(32, dtype=np.bool_)
 REDUCE = {

@@ -33,6 +33,7 @@ def bits():
 
 CASES = {
     "no block": np.zeros((1, 1, 128, 128), dtype=bool),
+    "one full block": full(128, 128),
     "one block with bits": bits(),
     "two blocks": full(128, 256),
 }

@@ -34,7 +34,22 @@ def two_blocks():
     return mask
 
 
-CASES = {"no block": np.zeros((1, 1, 128, 128), dtype=bool), "two blocks": two_blocks()}
+def full():
+    return np.ones((1, 1, 128, 128), dtype=bool)
+
+
+def bits():
+    mask = full()
+    mask[..., ::3] = False
+    return mask
+
+
+CASES = {
+    "no block": ~full(),
+    "one full block": full(),
+    "one block with bits": bits(),
+    "two blocks": two_blocks(),
+}
 
 
 @pytest.mark.parametrize("name", CASES)
