@@ -18,13 +18,6 @@ def test_modes_never_share_an_entry():
     assert len(keys) == len(InnerLoadMode)
 
 
-def test_every_source_of_a_gathering_kernel_is_in_its_key():
-    """Modules that the kernels import, by name."""
-    named = {path.stem for path in FORWARD_SOURCES}
-
-    assert {"gather", "forward_gathered", "forward_blocks", "modes", "walk"} <= named
-
-
 @pytest.mark.parametrize("mode", MODES, ids=MODE_IDS)
 def test_what_is_built_is_what_the_configuration_says(mode):
     pytest.importorskip("cutlass", reason="builds with CuTe DSL (extra sm100)")
