@@ -52,6 +52,8 @@ def supports(asked: Metadata) -> str | None:
         return f"tensors are on {asked.device}, and it runs on the CPU"
     if asked.dtype not in DTYPES:
         return f"it does not compute {str(asked.dtype).removeprefix('torch.')}"
+    if asked.engine == "tokens" and asked.differentiable and asked.backward == "loop_q":
+        return "keys of token tiles are gathered for queries, by loop_k, and loop_q is wanted"
     return None
 
 

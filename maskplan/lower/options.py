@@ -2,7 +2,12 @@
 
 from collections.abc import Collection
 
-from maskplan.errors import PlanTypeError, sentence
+from maskplan.errors import PlanError, PlanTypeError, sentence
+from maskplan.lower.direction import AUTO
+
+_DIRECTIONS = {"loop_q", "loop_k"}
+_WANTED = '("loop_q",), ("loop_q", "loop_k"), "auto" or ()'
+_REMEDY = "pass () where no gradient will be asked for"
 
 
 def directions(backward: object) -> tuple[str, ...]:
@@ -10,18 +15,29 @@ def directions(backward: object) -> tuple[str, ...]:
 
     Raises:
         PlanTypeError: if it is no collection of names.
+        PlanError: if they are others than "loop_q" and "loop_k", or "auto" alone.
     """
-    if isinstance(backward, str):
-        return (backward,)
-    if isinstance(backward, Collection) and all(isinstance(name, str) for name in backward):
-        return tuple(backward)
+    names = (backward,) if isinstance(backward, str) else backward
+    if isinstance(names, Collection) and all(isinstance(name, str) for name in names):
+        found = tuple(names)
+        if found == (AUTO,) or set(found) <= _DIRECTIONS:
+            return found
+        raise PlanError(
+            sentence(
+                what="unknown direction",
+                where="backward",
+                got=f"{backward!r:.80}",
+                wanted=_WANTED,
+                remedy=_REMEDY,
+            )
+        )
     raise PlanTypeError(
         sentence(
             what="argument is no collection of directions",
             where="backward",
             got=f"{backward!r:.80} of type {type(backward).__name__}",
-            wanted='("loop_q",), ("loop_q", "loop_k"), "auto" or ()',
-            remedy="pass () where no gradient will be asked for",
+            wanted=_WANTED,
+            remedy=_REMEDY,
         )
     )
 

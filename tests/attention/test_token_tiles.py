@@ -484,6 +484,18 @@ def test_what_does_not_fit_tiles_is_refused():
         mp.attention(torch.randn(1, 40, 8, 8), k, k, tiles, backend="flex")
 
 
+def test_a_table_of_tokens_has_one_backward():
+    indices = random_lists((1, 1, 40), 9, 90)
+    call = Call(indices, 90, heads=2, kv_heads=1)
+    tiles = mp.TokenTiles.from_topk(indices, 90, policy="union", form="tokens", max_coverage=1.0)
+    for plan in (tiles, tiles.lower()):
+        with pytest.raises(mp.UnsupportedError, match="by loop_k, and loop_q is wanted"):
+            call.run(plan, backward="loop_q")
+        assert_gate(call.run(plan, backward="loop_k"), call.expected(), call.dtype)
+        with torch.no_grad():  # where no gradient is wanted, it says nothing about the call
+            mp.attention(call.q, call.k, call.v, plan, backward="loop_q")
+
+
 def test_tiles_in_a_compiled_region_are_lowered_outside():
     indices = random_lists((1, 1, 40), 9, 90)
     call = Call(indices, 90, heads=2, kv_heads=1)

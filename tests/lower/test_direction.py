@@ -152,3 +152,12 @@ def test_auto_stands_alone():
         plan.lower("sm100", backward=("auto", "loop_q"))
     with pytest.raises(mp.PlanTypeError, match="argument not known"):
         plan.lower("sm100", backward="loop_q", kv_heads=2)
+
+
+@pytest.mark.parametrize("target", ["cpu", "sm90", "sm100", "flex"])
+@pytest.mark.parametrize("backward", ["forward", ("loop_q", "forward"), "sideways"])
+def test_what_is_no_direction_of_a_backward_is_refused(target, backward):
+    plan = mp.causal(256, 256, block_size=(128, 128))
+
+    with pytest.raises(mp.PlanError, match=r'unknown direction in backward: .* wanted .*"auto"'):
+        plan.lower(target, backward=backward)
