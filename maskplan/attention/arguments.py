@@ -1,5 +1,6 @@
 """The arguments of an attention call, checked one by one and against each other."""
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -176,18 +177,20 @@ def plain_scale(scale: object, head_dim: int) -> float:
         return float(head_dim**-0.5)
     if isinstance(scale, float):
         return scale
-    single = isinstance(scale, (int, float)) or getattr(scale, "shape", None) == ()
-    if not single or getattr(scale, "requires_grad", False):
-        raise _error(
-            PlanTypeError,
-            what="scale is not a plain number",
-            where="scale",
-            got=f"{scale!r:.80} of type {type(scale).__name__}",
-            wanted="a float without a gradient of its own, or None for 1 / sqrt(D)",
-            remedy="pass a float; multiply q by a scale that is learned",
-        )
     value: Any = scale
-    return float(value)
+    single = isinstance(scale, (int, float)) or getattr(scale, "shape", None) == ()
+    if single and not getattr(scale, "requires_grad", False):
+        # Text and complex numbers have the shape of one number; an int may exceed every float.
+        with suppress(TypeError, ValueError, OverflowError, RuntimeError):
+            return float(value)
+    raise _error(
+        PlanTypeError,
+        what="scale is not a plain number",
+        where="scale",
+        got=f"{scale!r:.80} of type {type(scale).__name__}",
+        wanted="a float without a gradient of its own, or None for 1 / sqrt(D)",
+        remedy="pass a float; multiply q by a scale that is learned",
+    )
 
 
 def check_cache(cache: object) -> None:

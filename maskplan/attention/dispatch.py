@@ -121,6 +121,7 @@ def attention(
             layout, backend or backward.
         UnsupportedError: if the backend cannot make the call, or by a double backward.
     """
+    check_flag("return_lse", return_lse)
     _, out, lse = _run(
         q, k, v, plan, scale=scale, layout=layout, backend=backend, backward=backward,
         deterministic=deterministic, cache=cache, wants_lse=return_lse,

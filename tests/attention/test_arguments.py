@@ -28,6 +28,11 @@ CALL = problem(torch.ones(1, 1, 12, 10, dtype=torch.bool).tril(), (4, 4), heads=
         ({"scale": np.ones(2)}, mp.PlanTypeError, "scale is not a plain number in scale: got arr"),
         ({"scale": torch.ones(2)}, mp.PlanTypeError, "scale is not a plain number in scale"),
         ({"scale": "1"}, mp.PlanTypeError, "got '1' of type str"),
+        ({"scale": np.array("a")}, mp.PlanTypeError, "not a plain number in scale: got array"),
+        ({"scale": torch.tensor(1j)}, mp.PlanTypeError, "not a plain number in scale: got tensor"),
+        ({"scale": 10**400}, mp.PlanTypeError, "not a plain number in scale: got 1000"),
+        ({"return_lse": 1}, mp.PlanTypeError, "argument is no flag in return_lse: got 1 of type"),
+        ({"return_lse": "no"}, mp.PlanTypeError, "no flag in return_lse: got 'no' of type str"),
     ],
 )
 def test_options_of_attention(options, error, message):
