@@ -178,8 +178,9 @@ def plain_scale(scale: object, head_dim: int) -> float:
     if isinstance(scale, float):
         return scale
     value: Any = scale
-    single = isinstance(scale, (int, float)) or getattr(scale, "shape", None) == ()
-    if single and not getattr(scale, "requires_grad", False):
+    number = isinstance(scale, (int, float))  # a compiler's own too, which has no attributes
+    single = number or getattr(scale, "shape", None) == ()
+    if single and (number or not getattr(scale, "requires_grad", False)):
         # Text and complex numbers have the shape of one number; an int may exceed every float.
         with suppress(TypeError, ValueError, OverflowError, RuntimeError):
             return float(value)

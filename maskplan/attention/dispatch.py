@@ -1,6 +1,7 @@
 """`attention`: the one way in. It checks the call, chooses the backend and runs it."""
 
 from functools import lru_cache
+from operator import index
 from typing import Any, Literal, overload
 
 import torch
@@ -286,9 +287,10 @@ def _facts(
 ) -> tuple[Any, ...]:  # fmt: skip
     """The arguments of `choice.metadata`."""
     grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    # A compiler that leaves these lengths open is asked for constants, which int() does not do.
+    lengths = [index(x) for x in (q.shape[2], k.shape[2], q.shape[3], v.shape[3])]
     return (
-        spec, q.dtype, q.device, int(q.shape[2]), int(k.shape[2]), int(q.shape[3]),
-        int(v.shape[3]), plan.heads, layout, backward, deterministic, grad,
+        spec, q.dtype, q.device, *lengths, plan.heads, layout, backward, deterministic, grad,
     )  # fmt: skip
 
 

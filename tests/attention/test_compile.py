@@ -213,3 +213,23 @@ def test_a_plan_that_would_have_to_be_lowered_inside_is_refused(monkeypatch):
 
     with pytest.raises(Exception, match="cannot be lowered in a compiled region"):
         run(made.q)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_other_heads_and_head_dims_compile_again(dynamic):
+    lowered = plans()[0].lower("cpu")
+    run = torch.compile(attention, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for heads, kv_heads, dim, dim_v in ((2, 2, 8, 8), (4, 2, 16, 8), (6, 3, 24, 12)):
+        q = torch.randn(1, TOKENS, heads, dim)
+        k, v = (torch.randn(1, TOKENS, kv_heads, width) for width in (dim, dim_v))
+        assert torch.equal(run(q, k, v, lowered), attention(q, k, v, lowered))
+
+
+@pytest.mark.parametrize("scales", [(1, 2, 3), (0.1, 0.2, 0.3)])
+def test_scales_of_several_values(scales):
+    lowered = plans()[0].lower("cpu")
+    run = torch.compile(attention, backend="aot_eager", fullgraph=True)
+    q, k, v = (torch.randn(1, TOKENS, HEADS, DIM) for _ in range(3))
+    for scale in scales:
+        found = run(q, k, v, lowered, scale=scale)
+        assert torch.equal(found, attention(q, k, v, lowered, scale=scale))
