@@ -47,13 +47,10 @@ def run(
     Returns:
         Names of cases that were wanted and have no row, for lack of time or for a failure.
     """
-    cases = list(cases)
-    for part in rows:
-        _check_row(part, cases)
     until = now() + seconds
     left = []
-    for case in cases:
-        if (rows and not any(part in case.name for part in rows)) or journal.has(case.name):
+    for case in named(cases, rows):
+        if journal.has(case.name):
             continue
         if now() >= until:
             left.append(case.name)
@@ -67,6 +64,18 @@ def run(
         journal.add(row)
         say(f"{case.name}: {_told(row)}  [{now() - started:.0f} s]")
     return left
+
+
+def named(cases: Iterable[Case], rows: Sequence[str]) -> list[Case]:
+    """The cases that have one of `rows` in their names; all for none.
+
+    Raises:
+        PlanError: if one of `rows` is in no name.
+    """
+    cases = list(cases)
+    for part in rows:
+        _check_row(part, cases)
+    return [case for case in cases if not rows or any(part in case.name for part in rows)]
 
 
 def _check_row(part: str, cases: Sequence[Case]) -> None:

@@ -27,13 +27,14 @@ def bench(
     """Measure planning and attention beside SDPA, FlexAttention and FA4; print ratios first."""
     from maskplan.bench import Journal, Machine, run
     from maskplan.bench.cases import cases_for, clock_for
+    from maskplan.bench.runner import named
     from maskplan.bench.table import tables
 
     machine = Machine.here(device)
     journal = Journal(free(out, force=True), machine)  # rows are added to what is there
     cases = cases_for(machine.device)
     if only_list:
-        for case in cases:
+        for case in named(cases, rows or ()):
             print(f"{'done' if journal.has(case.name) else '    '}  {case.name:<40} {case.title}")
         return
     left = run(

@@ -32,6 +32,16 @@ def test_the_list_says_what_is_done(capsys, tmp_path):
     assert len(lines) > 15
 
 
+def test_the_list_is_of_the_rows_asked_for(capsys, tmp_path):
+    rest = ("--list", "--device", "cpu", "-o", tmp_path / "rows.jsonl")
+    out = succeed(capsys, "bench", "--rows", "planning/window", *rest)
+    assert [line.split()[0] for line in out.splitlines()] == ["planning/window/cpu"]
+
+    code, out, err = run(capsys, "bench", "--rows", "nope", *rest)
+    assert (code, out) == (1, "")
+    assert "no such row in rows: got 'nope'" in err
+
+
 def test_no_time_leaves_rows_for_the_next_start(capsys, tmp_path):
     path = tmp_path / "rows.jsonl"
     out = succeed(capsys, "bench", *ROW, "--seconds", "0", "-o", path)
