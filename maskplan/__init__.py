@@ -27,7 +27,8 @@ from maskplan.errors import (
 from maskplan.geometry import Geometry
 from maskplan.io import load
 from maskplan.lower.direction import BackwardChoice
-from maskplan.lower.lowered import LoweredPlan, backward_choice
+from maskplan.lower.lowered import LoweredPlan
+from maskplan.lower.lowering import backward_choice
 from maskplan.lower.plan_cache import CacheStats, PlanCache
 from maskplan.lower.target import Target, target
 from maskplan.lower.tensors import BlockSparseTensors

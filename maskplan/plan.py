@@ -120,7 +120,7 @@ class Plan(BlockLists):
 
     def lower(self, target: "Target | str", **options: Any) -> "LoweredPlan":
         """Everything one backend needs, forward and backward, as tensors."""
-        from maskplan.lower.lowered import lower
+        from maskplan.lower.lowering import lower
 
         return lower(self, target, **options)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import maskplan as mp
 from maskplan.bench.case import Missing
-from maskplan.lower.lowered import LIST_ENGINES
+from maskplan.lower.lowering import LIST_ENGINES
 
 FORWARD_FLOPS, BACKWARD_FLOPS = 4, 10  # times pairs and channels: two and five matrix products
 SEED = 0

@@ -18,7 +18,8 @@ from maskplan.device.place import placed
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import integer
 from maskplan.lower.listed import SHAPE
-from maskplan.lower.lowered import LoweredPlan, check_plan
+from maskplan.lower.lowered import LoweredPlan
+from maskplan.lower.lowering import check_plan
 from maskplan.lower.options import check_known, directions
 from maskplan.lower.packing import writes_to
 from maskplan.lower.target import Target, check_target

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from maskplan.bits import unpack
-from maskplan.build.topk import from_topk
-from maskplan.errors import PlanTypeError, sentence
 from maskplan.lower.packing import register
-from maskplan.lower.tensors import FILL, BlockSparseTensors
+from maskplan.lower.tensors import BlockSparseTensors
+from maskplan.lower.token_checks import raise_no_target, raise_not_counted
 from maskplan.plan import Plan
 
 if TYPE_CHECKING:
@@ -232,15 +230,7 @@ class TokenTiles:
     def _counted(self, where: str) -> tuple[int, int, int]:
         """(wanted, kept, visited) pairs."""
         if self.wanted_pairs == NOT_COUNTED:
-            raise PlanTypeError(
-                sentence(
-                    what="pairs are not counted",
-                    where=where,
-                    got=f"tiles made on {self.device}",
-                    wanted="exact tiles",
-                    remedy="use tiles.cpu(), which waits for the device",
-                )
-            )
+            raise_not_counted(where, self.device)
         return self.wanted_pairs, self.kept_pairs, self.visited_pairs
 
     @property
@@ -255,17 +245,24 @@ class TokenTiles:
         return sum(t.untyped_storage().nbytes() for t in tensors if t is not None)
 
     def lower(self) -> "LoweredPlan":
-        """What `attention` runs of these tiles on a CPU: made once, it serves any number of calls.
+        """What `attention` runs of these tiles: made once, it serves any number of calls.
 
-        The lists are gathered as they lie in the tables, or row by row where rows see little of
-        their tile's list. In the form of blocks it is the plan, lowered.
+        On the CPU the lists are gathered as they lie in the tables, or row by row where rows see
+        little of their tile's list. On a GPU it is the tables, for kernels there, and nothing waits
+        for it; their status word is read by `validate`, or when the result moves to the CPU. In the
+        form of blocks it is the plan, lowered for the CPU.
 
         Raises:
-            PlanTypeError: if the tables are not on the CPU.
+            PlanTypeError: of blocks on a GPU, where plans are lowered for a target.
         """
-        from maskplan.lower.lowered import lower, of_token_tiles
+        from maskplan.lower.lowered import of_token_tiles
+        from maskplan.lower.lowering import lower
 
-        return of_token_tiles(self) if self.plan is None else lower(self.plan, "cpu")
+        if self.plan is None:
+            return of_token_tiles(self)
+        if self.status is not None:
+            raise_no_target(self.device)
+        return lower(self.plan, "cpu")
 
     def to_plan(self) -> Plan:
         """The exact plan of the pairs these tiles attend, in blocks of (tokens of a tile, 128).
@@ -273,22 +270,9 @@ class TokenTiles:
         Of "uniform" and "union" these are the pairs wanted; of "representative" every row of a tile
         sees the tile's list. Needs SQ * L indices for a union whose rows differ.
         """
-        if self.plan is not None:
-            return self.plan
-        table = self.tile_token_indices
-        assert table is not None
-        size = (self.tile_tokens, KEYS)
-        if self.row_bits is None:
-            return from_topk(
-                table, self.seqlen_k, block_size=size, rows="block", seqlen_q=self.seqlen_q
-            )
-        batch, heads, tiles, width = table.shape
-        lists = self.lists_per_token
-        own = self.row_bits[:, :, :, :: self.rows_per_token // lists]
-        kept = torch.where(unpack(own, width), table[:, :, :, None], FILL)
-        kept = kept.reshape(batch, heads, tiles * self.tile_tokens, lists, width)
-        by_head = kept[:, :, : self.seqlen_q].transpose(2, 3).flatten(1, 2)
-        return from_topk(by_head, self.seqlen_k, block_size=size)
+        from maskplan.lower.token_table import plan_of
+
+        return plan_of(self) if self.plan is None else self.plan
 
     def __str__(self) -> str:
         if self.wanted_pairs == NOT_COUNTED:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import maskplan as mp
 from maskplan.lower.direction import SMS, choose_direction, head_split
-from maskplan.lower.lowered import backward_choice
+from maskplan.lower.lowering import backward_choice
 from tests.oracle import plan_of_dense
 from tests.strategies import plans
 

@@ -7,7 +7,7 @@ import torch
 
 import maskplan as mp
 from maskplan.attention import sm100_backward
-from maskplan.lower.lowered import backward_choice
+from maskplan.lower.lowering import backward_choice
 from tests.kernels.attention.test_emulated import BACKEND, mask_of, plan_of
 
 
