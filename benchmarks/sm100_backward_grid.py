@@ -12,12 +12,9 @@ per (gradient, batch, head, tile), against float64. It needs the extra sm100; ru
 a checkout.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 import maskplan as mp
-from benchmarks.sm100_forward_grid import read
+from benchmarks.grid import Rows, fill, parser, tail, worst
 from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.errors import KernelError
 from maskplan.attention import sm100_backward
@@ -199,23 +196,6 @@ def run(case: Case) -> dict[str, Any]:
     return row | {"head_split": split, "seconds": round(time.perf_counter() - started, 2)}
 
 
-def summary(rows: dict[str, dict[str, Any]]) -> None:
-    """A markdown table by kind, and every failure."""
-    print("| kind | configurations | worst error / budget | faults, races among them |")
-    print("| --- | --- | --- | --- |")
-    for kind in (*KINDS, None):
-        mine = [row for row in rows.values() if kind in (None, Kind(**row["case"]["kind"]))]
-        worst = max((row["used"] for row in mine if row["used"] is not None), default=0.0)
-        bad = sum(row["error"] is not None for row in mine)
-        print(f"| {'all' if kind is None else named(kind)} | {len(mine)} | {worst:.2f} | {bad} |")
-    seconds = sum(row["seconds"] for row in rows.values())
-    splits = sum((row["head_split"] or 1) > 1 for row in rows.values())
-    print(f"\n{splits} with head_split; {seconds:.0f} seconds, compilations among them")
-    for row in rows.values():
-        if row["error"] is not None:
-            print(row["case"], row["error"])
-
-
 def named(kind: Kind) -> str:
     words = [f"{kind.direction}, D {kind.head_dim}, {kind.dtype}, {kind.heads}/{kind.kv_heads}"]
     words += ["packed"] * kind.packed + [f"subtile {kind.subtile}"] * (kind.subtile > 1)
@@ -223,29 +203,26 @@ def named(kind: Kind) -> str:
     return ", ".join(words)
 
 
+def summary(rows: Rows) -> None:
+    """A markdown table by kind, and every failure."""
+    print("| kind | configurations | worst error / budget | faults, races among them |")
+    print("| --- | --- | --- | --- |")
+    for kind in KINDS:
+        mine = (row for row in rows.values() if Kind(**row["case"]["kind"]) == kind)
+        print(f"| {named(kind)} | {worst(mine)} |")
+    print(f"| all | {worst(rows.values())} |")
+    print(f"\n{sum((row['head_split'] or 1) > 1 for row in rows.values())} with head_split")
+    tail(rows)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--summary", action="store_true", help="print the table, run nothing")
-    parser.add_argument(
+    options = parser(__doc__)
+    options.add_argument(
         "--kind", type=int, help="one kind alone, by its number; for more processes"
     )
-    arguments = parser.parse_args()
-    rows = read(arguments.path)
-    wanted = {
-        json.dumps(asdict(case)): case
-        for case in cases()
-        if arguments.kind in (None, KINDS.index(case.kind))
-    }
-    if not arguments.summary:
-        arguments.path.parent.mkdir(parents=True, exist_ok=True)
-        with arguments.path.open("a") as file:
-            for name, case in wanted.items():
-                if name not in rows:
-                    rows[name] = {"case": asdict(case)} | run(case)
-                    print(json.dumps(rows[name]), file=file, flush=True)
-                    print(f"{name}: {rows[name]['used']} {rows[name]['error'] or ''}", flush=True)
-    summary({name: row for name, row in rows.items() if name in wanted})
+    arguments = options.parse_args()
+    kinds = KINDS if arguments.kind is None else [KINDS[arguments.kind]]
+    summary(fill(arguments, (case for case in cases() if case.kind in kinds), run))
 
 
 if __name__ == "__main__":

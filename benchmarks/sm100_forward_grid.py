@@ -10,12 +10,9 @@ The budget of a (batch, head, Q tile) is twice the error of torch's attention in
 same inputs, plus 2^-8. It needs the extra sm100; run it in the root of a checkout.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 import maskplan as mp
+from benchmarks.grid import Rows, fill, parser, tail, worst
 from kernels_sm100.errors import KernelError
 from tests.kernels.forward import masks
 from tests.kernels.forward.run import Outcome, Problem, judge
@@ -134,55 +132,17 @@ def run(case: Case) -> dict[str, Any]:
     return row | {"seconds": round(time.perf_counter() - started, 2)}
 
 
-def identity(case: Case) -> str:
-    return json.dumps(asdict(case))
-
-
-def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Rows that the file holds, by case."""
-    if not path.exists():
-        return {}
-    rows = (json.loads(line) for line in path.read_text().splitlines() if line.endswith("}"))
-    return {json.dumps(row["case"]): row for row in rows}
-
-
-def summary(rows: dict[str, dict[str, Any]]) -> None:
+def summary(rows: Rows) -> None:
     """A markdown table by heads and packing, and every failure."""
     print("| heads | packed | configurations | worst error / budget | faults, races among them |")
     print("| --- | --- | --- | --- | --- |")
-    for heads, kv_heads, packed in (*HEADS, (None, None, None)):
+    for heads, kv_heads, packed in HEADS:
         kind = {"heads": heads, "kv_heads": kv_heads, "packed": packed}
-        mine = [
-            row for row in rows.values() if heads is None or row["case"].items() >= kind.items()
-        ]
-        name = "all" if heads is None else f"{heads}/{kv_heads}"
-        worst = max((row["used"] for row in mine if row["used"] is not None), default=0.0)
-        bad = sum(row["error"] is not None for row in mine)
-        print(f"| {name} | {'' if heads is None else packed} | {len(mine)} | {worst:.2f} | {bad} |")
-    seconds = sum(row["seconds"] for row in rows.values())
-    print(f"\n{seconds:.0f} seconds, compilations among them")
-    for row in rows.values():
-        if row["error"] is not None:
-            print(row["case"], row["error"])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--summary", action="store_true", help="print the table, run nothing")
-    arguments = parser.parse_args()
-    rows = read(arguments.path)
-    wanted = {identity(case): case for case in cases()}
-    if not arguments.summary:
-        arguments.path.parent.mkdir(parents=True, exist_ok=True)
-        with arguments.path.open("a") as file:
-            for name, case in wanted.items():
-                if name not in rows:
-                    rows[name] = {"case": asdict(case)} | run(case)
-                    print(json.dumps(rows[name]), file=file, flush=True)
-                    print(f"{name}: {rows[name]['used']} {rows[name]['error'] or ''}", flush=True)
-    summary({name: row for name, row in rows.items() if name in wanted})
+        mine = (row for row in rows.values() if row["case"].items() >= kind.items())
+        print(f"| {heads}/{kv_heads} | {packed} | {worst(mine)} |")
+    print(f"| all | | {worst(rows.values())} |")
+    tail(rows)
 
 
 if __name__ == "__main__":
-    main()
+    summary(fill(parser(__doc__).parse_args(), cases(), run))
