@@ -163,7 +163,7 @@ def check_plan(q: Tensor, k: Tensor, plan: Plan | LoweredPlan, *, moves: bool) -
             where="plan",
             got=str(plan.device),
             wanted=f"{q.device}, as q",
-            remedy=f"move q, k and v to {plan.device}",
+            remedy=f"move q, k and v to {plan.device}, or the plan to {q.device}",
         )
 
 

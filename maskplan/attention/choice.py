@@ -80,6 +80,8 @@ def status(backend: Backend, asked: Metadata) -> BackendStatus:
     reason = asked.unserved or backend.supports(asked)
     if asked.engine not in {"plan", *backend.ENGINES}:
         reason = f'it runs no plan that is lowered for "{asked.engine}"'
+        if asked.engine == "tokens":
+            reason += ": pass tiles.to_plan()"
     return BackendStatus(name=backend.NAME, reason=reason)
 
 

@@ -6,8 +6,9 @@ never come here: they were measured, and are a plan, which TMA loads block by bl
 
 NOTE [Tables of tiles]: tables are padded to one width, a multiple of 128, so that their chunks are
 the kernel's as they lie, and entries have room for all of them: nothing waits for a device to say
-how many there are. Lists of single tokens, which the CPU gathers where rows of a tile share little,
-are put together again to tiles; that does wait, if they are on a device.
+how many there are. So tiles made on a GPU are walked there without the host having seen them. Lists
+of single tokens, which the CPU gathers where rows of a tile share little, are put together again to
+tiles; that does wait, if somebody has moved them to a device.
 """
 
 from dataclasses import replace
@@ -55,9 +56,7 @@ def lists_of(call: AttentionCall) -> GatheredLists:
     """The lists of a call, for each CTA of a kernel: see NOTE [Tables of tiles]."""
     lists = call.lowered.gathered
     assert lists is not None, "asked of calls that gather"
-    if lists.tokens > 1 or lists.bits is not None:
-        return lists
-    return _of_tiles(lists, call.lowered.seqlen_k)
+    return lists if lists.table else _of_tiles(lists, call.lowered.seqlen_k)
 
 
 def forward_config(call: AttentionCall) -> "ForwardConfig":
@@ -255,6 +254,7 @@ def _of_tiles(lists: GatheredLists, seqlen_k: int) -> GatheredLists:
         bits=torch.from_numpy(bits),
         tokens=tokens,
         lists_per_token=1,
+        table=True,
     )
     on_device: GatheredLists = moved(made, device)
     return on_device

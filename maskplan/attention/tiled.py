@@ -11,9 +11,10 @@ from maskplan.lower.token_tiles import TokenTiles
 def resolved(plan: object, cache: PlanCache | None = None) -> object:
     """The plan of token tiles that list blocks, the tables of others lowered; the rest as it is.
 
+    Of tiles on a GPU these are views of their tables, which kernels there walk; nothing waits.
+
     Raises:
         UnsupportedError: of tables, in a compiled region.
-        PlanError: of tables that are not on the CPU.
     """
     if not isinstance(plan, TokenTiles):
         return plan
@@ -29,10 +30,9 @@ def resolved(plan: object, cache: PlanCache | None = None) -> object:
                 remedy="pass tiles.lower()",
             )
         )
-    _check_place(plan)
     if cache is None:
         return of_token_tiles(plan)
-    return cache.find(plan, Lowering(target="tokens"), plan.valid_counts.device)
+    return cache.find(plan, Lowering(target="tokens"), plan.device)
 
 
 def plan_of(plan: object) -> object:
@@ -54,18 +54,3 @@ def plan_of(plan: object) -> object:
             )
         )
     return plan
-
-
-def _check_place(tiles: TokenTiles) -> None:
-    """Refuse tiles that a device made, whose faults and counts it alone knows."""
-    device = tiles.valid_counts.device
-    if device.type != "cpu" or tiles.status is not None:
-        raise PlanError(
-            sentence(
-                what="token tiles are a device's",
-                where="attention",
-                got=f"TokenTiles on {device}",
-                wanted="exact ones on the CPU, where keys are gathered",
-                remedy="pass tiles.cpu(), which waits for the device",
-            )
-        )

@@ -29,6 +29,9 @@ class GatheredLists:
         tokens: query tokens of a tile.
         lists_per_token: rows of bits of a token: 1, or one for each head of a group.
         group: query heads of a KV head that it was made for, or 1 for any.
+        table: whether `keys` is a table of lists of one length, a multiple of 128, filled with -1;
+            else lists lie one behind another.
+        status: int32 [1] of tiles made on a GPU, as there; moving to the CPU reads it. Else None.
     """
 
     start: Tensor
@@ -39,6 +42,8 @@ class GatheredLists:
     tokens: int
     lists_per_token: int = 1
     group: int = 1
+    table: bool = False
+    status: Tensor | None = None
 
     @property
     def tiles(self) -> int:
@@ -164,40 +169,48 @@ def _by_tile(plan: Plan) -> GatheredLists:
 def of_tiles(tiles: TokenTiles) -> tuple[Tensor, GatheredLists]:
     """(list of each (batch, head) int32 [batch, heads], lists) of token tiles in form "tokens".
 
-    The tables are taken as they are where the rows of a tile see most of its list; where they see
-    little of it, each row has a list of its own.
+    The tables are taken as they are, on whichever device they lie, and nothing waits for it. On the
+    CPU each row has a list of its own where rows see little of their tile's.
     """
     table = _own(tiles.tile_token_indices)
-    count = _own(tiles.valid_counts)
     batch, heads, number, width = table.shape
     lists, group = tiles.lists_per_token, tiles.rows_per_token
-    ids = torch.arange(batch * heads, dtype=torch.int32, device="cpu").view(batch, heads)
+    ids = torch.arange(batch * heads, dtype=torch.int32, device=table.device).view(batch, heads)
     ids = ids.expand(tiles.batch, tiles.heads)
-    bits = None if tiles.row_bits is None else _own(tiles.row_bits)
-    flat = table.reshape(batch * heads, number, width)
-    if bits is not None:
-        bits = bits[:, :, :, :: group // lists].reshape(batch * heads, number, -1, width // 32)
-        seen = Contiguity(
-            blocks=tiles.visited_pairs, tiles=tiles.visited_pairs, tokens=tiles.kept_pairs,
-            block_size=(tiles.tile_tokens, 1),
-        )  # fmt: skip
-        if seen.form(group // lists) == "tokens":
+    bits = None
+    if tiles.row_bits is not None:
+        bits = _own(tiles.row_bits)[:, :, :, :: group // lists]
+        bits = bits.reshape(batch * heads, number, -1, width // 32)
+        if _read_by_row(tiles):
             head = torch.arange(lists, dtype=torch.int32, device="cpu")
             ids = (ids[..., None] * lists + head).flatten(1)
-            rows = _of_rows(flat.numpy(), bits.numpy(), tiles)
+            rows = _of_rows(table.flatten(0, 1).numpy(), bits.numpy(), tiles)
             return ids.contiguous(), replace(rows, group=group if lists == 1 else 1)
         bits = bits.flatten(0, 1).contiguous()
-    start = torch.arange(batch * heads * number, dtype=torch.int64, device="cpu") * width
+    start = torch.arange(batch * heads * number, dtype=torch.int64, device=table.device) * width
     return ids.contiguous(), GatheredLists(
         start=start,
-        count=count.reshape(-1).contiguous(),
-        keys=flat.reshape(-1).contiguous(),
+        count=_own(tiles.valid_counts).reshape(-1).contiguous(),
+        keys=table.reshape(-1).contiguous(),
         bits=bits,
         seqlen_q=tiles.seqlen_q,
         tokens=tiles.tile_tokens,
         lists_per_token=lists,
         group=group,
+        table=True,
+        status=tiles.status,
     )
+
+
+def _read_by_row(tiles: TokenTiles) -> bool:
+    """Whether rows see so little of their tile's list that the CPU does better by one a row."""
+    if tiles.device.type != "cpu" or tiles.status is not None:
+        return False
+    seen = Contiguity(
+        blocks=tiles.visited_pairs, tiles=tiles.visited_pairs, tokens=tiles.kept_pairs,
+        block_size=(tiles.tile_tokens, 1),
+    )  # fmt: skip
+    return seen.form(tiles.rows_per_token // tiles.lists_per_token) == "tokens"
 
 
 def _of_rows(table: Array, bits: Array, tiles: TokenTiles) -> GatheredLists:

@@ -2,7 +2,9 @@
 
 from typing import NoReturn
 
-from maskplan.errors import PlanError, sentence
+import torch
+
+from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import integer, number
 
 POLICIES = ("uniform", "union", "representative")
@@ -94,5 +96,39 @@ def raise_dropped(bits: int) -> NoReturn:
             wanted="whole blocks, the same for all queries of a tile, with policy='uniform'",
             remedy="call TokenTiles.from_topk with indices.cpu(), which names the tile, or pass "
             "policy='union'",
+        )
+    )
+
+
+def raise_not_counted(where: str, device: torch.device) -> NoReturn:
+    """Refuse to say how many pairs tiles have that a GPU made.
+
+    Raises:
+        PlanTypeError: always.
+    """
+    raise PlanTypeError(
+        sentence(
+            what="pairs are not counted",
+            where=where,
+            got=f"tiles made on {device}",
+            wanted="exact tiles",
+            remedy="use tiles.cpu(), which waits for the device",
+        )
+    )
+
+
+def raise_no_target(device: torch.device) -> NoReturn:
+    """Refuse to lower a device's blocks for nobody in particular.
+
+    Raises:
+        PlanTypeError: always.
+    """
+    raise PlanTypeError(
+        sentence(
+            what="blocks of a device are lowered for a target",
+            where="TokenTiles.lower",
+            got=f"tiles in the form of blocks on {device}",
+            wanted="a table of tokens, or tiles on the CPU",
+            remedy='pass the tiles to attention, or tiles.to_plan().lower("sm100", ...)',
         )
     )

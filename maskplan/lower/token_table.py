@@ -7,11 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from maskplan.build.topk import from_topk
 from maskplan.errors import PlanError, sentence
 from maskplan.lower.tensors import FILL, BlockSparseTensors
 from maskplan.lower.token_checks import raise_differ, tile_name
 from maskplan.lower.token_source import Array, TileShape, TileSource
 from maskplan.lower.token_tiles import KEYS, TokenTiles
+from maskplan.plan import Plan
 from maskplan.threads import run_ranges
 
 
@@ -191,3 +193,23 @@ def _listed(there: Tensor) -> tuple[Tensor, Tensor]:
     place = torch.arange(there.shape[-1], dtype=torch.int32, device="cpu")
     slots = torch.where(there, place, there.shape[-1]).sort(-1).values[..., :width]
     return count, slots.masked_fill(slots == there.shape[-1], FILL).to(torch.int32)
+
+
+def plan_of(tiles: TokenTiles) -> Plan:
+    """`TokenTiles.to_plan` of a table, on its device."""
+    table = tiles.tile_token_indices
+    assert table is not None, "the form of tokens"
+    size = (tiles.tile_tokens, KEYS)
+    if tiles.row_bits is None:
+        return from_topk(
+            table, tiles.seqlen_k, block_size=size, rows="block", seqlen_q=tiles.seqlen_q
+        )
+    batch, heads, number, width = table.shape
+    lists = tiles.lists_per_token
+    own = tiles.row_bits[:, :, :, :: tiles.rows_per_token // lists]
+    bit = torch.arange(32, dtype=torch.int32, device=own.device)
+    seen = (own[..., None] >> bit & 1).flatten(-2).bool()  # `unpack` would wait for a GPU
+    kept = torch.where(seen, table[:, :, :, None], FILL)
+    kept = kept.reshape(batch, heads, number * tiles.tile_tokens, lists, width)
+    by_head = kept[:, :, : tiles.seqlen_q].transpose(2, 3).flatten(1, 2)
+    return from_topk(by_head, tiles.seqlen_k, block_size=size)

@@ -145,7 +145,8 @@ def test_devices_that_differ():
     )
     tensors = {name: getattr(call, name).to("meta") for name in ("q", "k", "v")}
     assert refusal(mp.PlanError, replace(call, **tensors)) == (
-        "devices differ in plan: got cpu, wanted meta, as q; move q, k and v to cpu."
+        "devices differ in plan: got cpu, wanted meta, as q; move q, k and v to cpu, or "
+        "the plan to meta."
     )
 
 
