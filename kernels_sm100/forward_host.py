@@ -145,7 +145,7 @@ def forward_arguments(
     v: Any,
     o: Any,
     lse: Any,
-    tables: Mapping[str, Any],
+    tables: Mapping[str, Any] | Any,
     *,
     scale: float,
     ctas: int,
@@ -161,7 +161,8 @@ def forward_arguments(
         lse: float32 [B, HQ, SQ] contiguous, written.
         tables: by the names of `tables_of`, as `walk.Walk` describes them. Their values are
             trusted: columns inside SK or the chunks, tile ids inside the tiles, tokens inside SK,
-            and no -1 before a chunk's last token.
+            and no -1 before a chunk's last token. Or padded lists, which `padded.padded_tables`
+            makes tables of.
         scale: of the scores before softmax; positive.
         ctas: CTAs to launch at most: the GPU's SMs.
 
@@ -202,6 +203,10 @@ def forward_arguments(
         )
     if not (math.isfinite(scale) and scale > 0):
         raise _refuse("scale not available", scale, "a positive number", "negate q instead")
+    if not isinstance(tables, Mapping):
+        from kernels_sm100.padded import padded_tables
+
+        tables = padded_tables(config, tables, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
     packed = tables["tiles"].shape[1] * config.rows_per_bit_row * config.parts
     if packed == 0 or packed % config.cta_rows:
         raise _refuse(

@@ -95,7 +95,10 @@ class ForwardKernel:
         return tables(masks, parts=self.config.parts, tokens=tokens, **options)
 
     def launch(self, given: Problem, on_launch, *, walk=None, out=None, ctas=1):
-        """Call the host code; O and LSE, which are returned, start as NaN."""
+        """Call the host code; O and LSE, which are returned, start as NaN.
+
+        `walk` has tables, those of `given.masks` if None, or is padded lists.
+        """
         batch, seqlen_q, heads, _ = given.q.shape
         if out is None:
             o = (batch, seqlen_q, heads, self.config.head_dim_v)
@@ -103,15 +106,16 @@ class ForwardKernel:
                 aligned(o, given.q.dtype, POISON),
                 aligned((batch, heads, seqlen_q), torch.float32, POISON),
             )
+        walk = self.tables(given.masks) if walk is None else walk
+        if isinstance(walk, Tables):
+            walk = table_tensors(walk, tables_of(self.config))
         arguments = forward_arguments(
             self.config,
             given.q,
             given.k,
             given.v,
             *out,
-            table_tensors(
-                self.tables(given.masks) if walk is None else walk, tables_of(self.config)
-            ),
+            walk,
             scale=given.scale,
             ctas=ctas,
         )
