@@ -11,12 +11,14 @@ from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.options import check_known, directions
 from maskplan.lower.target import TILE_ROWS, Target, check_target
 from maskplan.lower.target import target as make_target
+from maskplan.lower.token_tiles import TokenTiles
 from maskplan.lower.walk import forward_walk, loop_k_walk, loop_q_walk
 from maskplan.plan import Plan
 
 _SUBTILES = (1, 2, 4)
 # Engines of others, which take lists of their own; the rest are architectures for our kernels.
 LIST_ENGINES = ("flex", "fa4")
+_GATHERED = "tokens are gathered for queries, and LoopQ owns whole KV blocks"
 _WALKS = "leave them out: walks of cpu, sm90 and sm100 have them"
 
 
@@ -126,24 +128,29 @@ def lower(
 
 
 def backward_choice(
-    plan: Plan, target: Target | str = "sm100", *, kv_heads: int | None = None
+    plan: Plan | TokenTiles, target: Target | str = "sm100", *, kv_heads: int | None = None
 ) -> BackwardChoice:
     """Which backward "auto" takes for a plan, and why; see NOTE [LoopQ or LoopK].
 
     Args:
-        plan: forward lists.
+        plan: forward lists; token tiles, which are a plan where they list blocks, and have LoopK
+            alone where they list tokens.
         target: as in `lower`; its group, and whether that is packed, matter.
         kv_heads: HK of the call; None for the plan's heads, over the group where they are those of
             queries.
 
     Raises:
-        PlanTypeError: if `plan` is not a Plan, or `target` neither a Target nor a name.
+        PlanTypeError: if `plan` is neither, or `target` neither a Target nor a name.
         PlanError: for an unknown target, or heads that do not fit.
     """
-    check_plan(plan)
     if isinstance(target, str):
         target = make_target(target)
     check_target(target, "backward_choice")
+    if isinstance(plan, TokenTiles):
+        if plan.plan is None:
+            return BackwardChoice(direction="loop_k", reason=_GATHERED)
+        plan = plan.plan
+    check_plan(plan)
     tiled, _ = _tiled(plan, target)
     return _choice(_backward_tiled(plan, tiled, target), target, kv_heads)
 

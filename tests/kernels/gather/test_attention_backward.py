@@ -11,6 +11,7 @@ from kernels_sm100.backward_config import BackwardConfig
 from maskplan.attention import sm100_kernels
 from tests.kernels.backward.run import Outcome, judge, problem
 from tests.kernels.backward.walks import gradients
+from tests.kernels.gather.device_tiles import as_made_on_a_gpu
 
 BACKEND = "sm100-emulated"
 
@@ -36,7 +37,7 @@ def mask_of(found, seqlen_k):
 CASES = {
     "a list for two Q tiles, a tail": ((1, 1, 300), 1, 300, 150, 256, {}),
     "packed, batches and heads that differ": ((2, 2, 40), 8, 200, 60, 16, {"group": 8}),
-    "a union, whose tiles see different keys": (
+    "a union, whose tiles see different keys, made on a GPU": (
         (1, 1, 200),
         2,
         400,
@@ -56,6 +57,8 @@ def test_gradients_match_float64(name):
     given = problem(config, mask_of(found, seqlen_k), batch=shape[0], kv_heads=shape[1])
     tiles = mp.TokenTiles.from_topk(torch.from_numpy(found), seqlen_k, **options)
     assert tiles.form == "tokens"
+    if "made on a GPU" in name:
+        tiles = as_made_on_a_gpu(tiles)
     q, k, v = (x.clone().requires_grad_() for x in (given.q, given.k, given.v))
 
     out, lse = mp.attention(q, k, v, tiles, backend=BACKEND, return_lse=True)
