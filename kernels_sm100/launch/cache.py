@@ -2,19 +2,26 @@
 
 A file is a zip of the object file, the PTX, the CUBIN and a description. It is written beside its
 place and moved there, so that processes that compile the same thing at once do not disturb each
-other. A damaged file is reported, and compiled again.
+other. A damaged file is reported, and compiled again. The cache saves time and nothing else, so
+where it cannot be read or written a warning says so, and each process compiles.
 """
 
 import json
 import os
-import tempfile
+import struct
 import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
-_DAMAGE = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError)
+# What zipfile and json make of bytes that are not what was written: a flipped bit may say that a
+# file is encrypted (RuntimeError), of another method (NotImplementedError), or elsewhere (OSError).
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, struct.error, KeyError, TypeError, ValueError, EOFError,
+    RuntimeError, OSError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +66,8 @@ class CompileCache:
         return self.directory / f"{key}.zip"
 
     def get(self, key: str) -> CacheEntry | None:
-        """The code of `key`; None if there is none, or if it is damaged, with a warning."""
+        """The code of `key`; None if there is none, or none that can be read, with a warning."""
         path = self.path(key)
-        if not path.is_file():
-            return None
         try:
             with zipfile.ZipFile(path) as archive:
                 described = json.loads(archive.read("entry.json"))
@@ -73,25 +78,40 @@ class CompileCache:
                     names=tuple(described["names"]),
                     seconds=float(described["seconds"]),
                 )
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except _DAMAGE as damage:
-            warnings.warn(f"{path} is damaged ({damage}): compiling again", stacklevel=2)
+            warnings.warn(
+                f"{path} is damaged or cannot be read ({damage}): compiling again", stacklevel=2
+            )
             return None
 
     def put(self, key: str, entry: CacheEntry) -> None:
-        """Keep `entry` as the code of `key`."""
+        """Keep `entry` as the code of `key`; where that cannot be, a warning says so."""
+        try:
+            self._write(key, entry)
+        except OSError as error:
+            warnings.warn(
+                f"compiled code cannot be kept in {self.directory} ({error}): each process "
+                "compiles it; set KERNELS_SM100_CACHE to a directory that can be written",
+                stacklevel=2,
+            )
+
+    def _write(self, key: str, entry: CacheEntry) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         described = {"names": entry.names, "seconds": entry.seconds}
-        handle, draft = tempfile.mkstemp(dir=self.directory, suffix=".part")
+        # Not a tempfile, which its owner alone can read: users may share a cache.
+        draft = self.directory / f"{uuid4().hex}.part"
         try:
             with (
-                os.fdopen(handle, "wb") as file,
+                draft.open("xb") as file,
                 zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
             ):
                 archive.writestr("entry.json", json.dumps(described))
                 archive.writestr("host.o", entry.object_file)
                 archive.writestr("kernel.ptx", entry.ptx)
                 archive.writestr("kernel.cubin", entry.cubin)
-            Path(draft).replace(self.path(key))
+            draft.replace(self.path(key))
         except BaseException:
-            Path(draft).unlink(missing_ok=True)
+            draft.unlink(missing_ok=True)
             raise
