@@ -163,7 +163,8 @@ def gradients(
     )
     owned = tuple(name for name in grads if f"{name}_sums" not in sums.parts)
     launch(host.build_backward, config, given, owned)
-    of_sums = {"dq": (rows, call.scale), "dk": (shapes.keys_config(config), scale)}
+    given_scale = kernels.scale_of(call)
+    of_sums = {"dq": (rows, given_scale), "dk": (shapes.keys_config(config), scale)}
     of_sums["dv"] = (shapes.keys_config(config), 1.0)
     for name, (shaped, factor) in of_sums.items():
         if name not in owned:
@@ -172,9 +173,9 @@ def gradients(
             )
             launch(host.build_postprocess, shaped, found, ("out",))
     dq, dk, dv = grads.values()
-    if config.direction == "loop_k" and call.scale <= 0:
+    if config.direction == "loop_k" and given_scale <= 0:
         # The kernel has scaled dQ by the scale of `signed`.
-        dq = -dq if call.scale < 0 else torch.zeros_like(dq)
+        dq = -dq if given_scale < 0 else torch.zeros_like(dq)
     wanted = (call.q, call.k, call.v)
     dq, dk, dv = (x[..., : w.shape[3]] for x, w in zip((dq, dk, dv), wanted, strict=True))
     return dq, dk, dv

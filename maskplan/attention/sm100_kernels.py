@@ -6,6 +6,7 @@ configuration and its arguments.
 
 from functools import lru_cache
 from importlib.util import find_spec
+from math import e, log2
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from maskplan.attention import sm100_gathered as gathered
 from maskplan.attention.call import AttentionCall
 from maskplan.attention.metadata import Metadata
+from maskplan.errors import UnsupportedError, sentence
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.plan_cache import Lowering
 from maskplan.lower.target import TILE_ROWS, target
@@ -26,6 +28,7 @@ ENGINES = ("sm100", "tokens")
 DTYPES = (torch.bfloat16, torch.float16)
 _HEAD_DIM_MULTIPLE, _LARGEST_HEAD_DIM = 16, 128
 _KEYS = 128  # of a KV block
+_FLOAT32, _LOG2_E = torch.finfo(torch.float32), log2(e)
 _NEEDED = {"cutlass": "nvidia-cutlass-dsl", "tvm_ffi": "apache-tvm-ffi"}
 
 
@@ -208,8 +211,33 @@ def compact(table: Tensor) -> Tensor:
     return room.copy_(table)
 
 
+def scale_of(call: AttentionCall) -> float:
+    """The scale of a call as the kernels can hold it: 0 where float32 would flush it to 0.
+
+    Raises:
+        UnsupportedError: if it is NaN, or infinite in float32.
+    """
+    size = abs(call.scale)
+    if size * _LOG2_E <= _FLOAT32.max:  # not so of NaN
+        return call.scale if size >= _FLOAT32.smallest_normal else 0.0
+    raise UnsupportedError(
+        sentence(
+            what="scale is no number that the kernels can hold",
+            where="scale",
+            got=call.scale,
+            wanted=f"a finite number, of at most {_FLOAT32.max / _LOG2_E:.1e}, as float32 holds",
+            remedy="look where it was computed, or take the backend cpu",
+        )
+    )
+
+
 def signed(call: AttentionCall) -> tuple[Tensor, float]:
-    """(q, scale > 0) with the scores of the call: the kernel takes a row's maximum unscaled."""
-    if call.scale > 0:
-        return call.q, call.scale
-    return (-call.q, -call.scale) if call.scale < 0 else (torch.zeros_like(call.q), 1.0)
+    """(q, scale > 0) with the scores of the call: the kernel takes a row's maximum unscaled.
+
+    Raises:
+        UnsupportedError: for a scale that is none, see `scale_of`.
+    """
+    scale = scale_of(call)
+    if scale > 0:
+        return call.q, scale
+    return (-call.q, -scale) if scale < 0 else (torch.zeros_like(call.q), 1.0)

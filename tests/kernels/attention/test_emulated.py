@@ -99,6 +99,27 @@ def test_attention_is_the_formula(scale):
     assert not out[:, 64:128].any()
 
 
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), -float("inf"), 1e39])
+def test_a_scale_that_float32_does_not_hold_is_refused(scale):
+    q, k, v = inputs((1, 1, 1), 128, 128)
+
+    with pytest.raises(mp.UnsupportedError, match="scale is no number that the kernels can hold"):
+        mp.attention(q, k, v, mp.full(128, 128), backend=BACKEND, scale=scale)
+
+
+@pytest.mark.parametrize("scale", [1e-46, 1.2e-38])
+def test_a_scale_near_the_end_of_float32_is_next_to_none(scale):
+    q, k, v = inputs((1, 1, 1), 130, 130)
+
+    out, lse = mp.attention(
+        q, k, v, mp.full(130, 130), backend=BACKEND, scale=scale, return_lse=True
+    )
+
+    wanted = v.double().mean(1, keepdim=True).expand(-1, 130, -1, -1)
+    torch.testing.assert_close(out.double(), wanted, atol=2e-3, rtol=0)
+    torch.testing.assert_close(lse.double(), torch.full_like(lse, 130).double().log())
+
+
 def test_strided_and_broadcast_tensors_and_layouts():
     mask = mask_of("causal", (1, 1, 130, 130))
     plan = plan_of(mask, (128, 128))
