@@ -313,13 +313,14 @@ def _lowered(
 ) -> LoweredPlan:
     """`plan` lowered for a backend, on the fly or by way of a cache."""
     if torch.compiler.is_compiling():
+        engine = "cpu" if "plan" in backend.ENGINES else backend.ENGINES[0]
         raise UnsupportedError(
             sentence(
                 what="a Plan cannot be lowered in a compiled region",
                 where="attention",
                 got=f"a Plan{'' if cache is None else ' and a cache'} for {backend.NAME}",
                 wanted="a LoweredPlan, made outside",
-                remedy=f'pass plan.lower("{backend.NAME}")',
+                remedy=f'pass plan.lower("{engine}")',
             )
         )
     asked = metadata(*facts)

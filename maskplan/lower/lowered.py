@@ -13,6 +13,7 @@ from maskplan.device.status import raise_faults
 from maskplan.geometry import Geometry
 from maskplan.lower.packing import Packed, pack, register, unpack
 from maskplan.lower.target import Target
+from maskplan.lower.untransformed import untransformed
 from maskplan.lower.walk import Walk
 from maskplan.plan import Plan
 
@@ -145,6 +146,7 @@ def as_it_is(plan: Plan) -> LoweredPlan:
     )
 
 
+@untransformed
 def of_token_tiles(tiles: "TokenTiles") -> LoweredPlan:
     """Token tiles in the form of tokens, as the CPU reads them."""
     from maskplan.lower.gathered import of_tiles

@@ -12,6 +12,7 @@ from maskplan.lower.options import check_known, directions
 from maskplan.lower.target import TILE_ROWS, Target, check_target
 from maskplan.lower.target import target as make_target
 from maskplan.lower.token_tiles import TokenTiles
+from maskplan.lower.untransformed import untransformed
 from maskplan.lower.walk import forward_walk, loop_k_walk, loop_q_walk
 from maskplan.plan import Plan
 
@@ -40,6 +41,7 @@ def check_plan(plan: object) -> None:
         )
 
 
+@untransformed
 def lower(
     plan: Plan,
     target: Target | str,
@@ -127,6 +129,7 @@ def lower(
     )
 
 
+@untransformed
 def backward_choice(
     plan: Plan | TokenTiles, target: Target | str = "sm100", *, kv_heads: int | None = None
 ) -> BackwardChoice:

@@ -24,6 +24,7 @@ from maskplan.lower.options import check_known, directions
 from maskplan.lower.packing import writes_to
 from maskplan.lower.target import Target, check_target
 from maskplan.lower.token_tiles import TokenTiles
+from maskplan.lower.untransformed import untransformed
 from maskplan.plan import Plan
 
 _KEYS = ("identity", "digest")
@@ -148,6 +149,7 @@ class PlanCache:
         )
         return self.find(plan, lowering, plan.device if device is None else placed(device))
 
+    @untransformed
     def find(
         self, plan: Plan | TokenTiles, lowering: Lowering, device: torch.device
     ) -> LoweredPlan:

@@ -7,7 +7,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch._functorch.aot_autograd import make_boxed_func
 
 import maskplan as mp
-from maskplan.attention import attention, choice, cpu
+from maskplan.attention import attention, choice, cpu, dispatch
 from tests.attention.problems import problem
 
 HEADS, DIM, TOKENS = 2, 16, 70
@@ -213,6 +213,17 @@ def test_a_plan_that_would_have_to_be_lowered_inside_is_refused(monkeypatch):
 
     with pytest.raises(Exception, match="cannot be lowered in a compiled region"):
         run(made.q)
+
+
+@pytest.mark.parametrize("name", ["fa4", "sm100", "flex", "cpu", "reference", "sm100-emulated"])
+def test_the_remedy_of_a_plan_inside_is_a_target_that_lower_takes(name, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    plan = plans()[0]
+
+    with pytest.raises(mp.UnsupportedError, match=r"pass plan.lower\(\"") as caught:
+        dispatch._lowered(plan, choice.named(name), (), mp.PlanCache())
+    target = str(caught.value).split('"')[-2]
+    assert plan.lower(target, **({"arch": "sm90"} if target == "fa4" else {})).engine == target
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

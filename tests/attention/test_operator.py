@@ -175,6 +175,23 @@ def test_torch_func_grad_and_vmap(backend):
         torch.testing.assert_close(gradient(many[:, i], call.k), wanted)
 
 
+@pytest.mark.parametrize("how", ["lower", "cache", "tiles"])
+def test_a_plan_is_lowered_in_the_middle_of_a_transform(how):
+    call, cache = made(), mp.PlanCache()
+    tiles = call.plan.token_tiles(mp.target("cpu"), policy="union", max_coverage=1.0)
+
+    def loss(q):
+        plan = {"lower": call.plan.lower("cpu"), "cache": call.plan, "tiles": tiles}[how]
+        kept = cache if how == "cache" else None
+        return attention(q, call.k, call.v, plan, backend="cpu", cache=kept).square().sum()
+
+    found = torch.func.grad(loss)(call.q)
+
+    q = call.q.detach().requires_grad_()
+    torch.testing.assert_close(found, torch.autograd.grad(loss(q), q)[0])
+    assert cache.stats.hits == (how == "cache"), "what was made inside is of use outside"
+
+
 def test_vmap_needs_a_plan_for_every_element():
     call = problem(MASK.expand(2, -1, -1, -1).clone(), (4, 8), batch=2, heads=2)
     call.plan.pattern_id.copy_(torch.tensor([[0, 1], [1, 0]]))
