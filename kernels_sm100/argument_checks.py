@@ -4,12 +4,17 @@ Values of tables are trusted: columns inside the sequence, tile ids inside the t
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
 from typing import Any
 
 from kernels_sm100.errors import ConfigError, sentence
 
+_AXES = 4  # of an activation
 VECTOR_BYTES = 16  # of an address, and of a stride that TMA takes
+LOG2_E = math.log2(math.e)
+# What float32 holds without flushing: kernels take scale and scale * LOG2_E in it.
+_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127
 
 
 class Checks:
@@ -28,7 +33,27 @@ class Checks:
             sentence(what=what, where=self.where, got=got, wanted=wanted, remedy=remedy)
         )
 
-    def activation(self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> None:
+    def rank(self, **tensors: Any) -> None:
+        """Tensors of four axes, so that their sizes have names.
+
+        Args:
+            **tensors: torch tensors [B, S, H, D], by argument.
+
+        Raises:
+            ConfigError: for the first that has not.
+        """
+        for name, tensor in tensors.items():
+            if len(tensor.shape) != _AXES:
+                raise self.refuse(
+                    f"{name} does not fit",
+                    f"{len(tensor.shape)} axes",
+                    "[B, S, H, D]",
+                    "add missing axes",
+                )
+
+    def activation(
+        self, name: str, tensor: Any, shape: tuple[int, ...], dtype: str, *, written: bool = False
+    ) -> None:
         """Shape, dtype, and what a tensor map asks of strides and address.
 
         Args:
@@ -36,6 +61,7 @@ class Checks:
             tensor: torch tensor [B, S, H, D].
             shape: it has to have.
             dtype: it has to have, as "bfloat16".
+            written: whether the kernel writes it, so that no two elements may be one.
 
         Raises:
             ConfigError: if it has not, or is laid out otherwise.
@@ -48,6 +74,13 @@ class Checks:
                 "compile for this shape and dtype",
             )
         strides = tensor.stride()
+        if written and any(s == 0 and n > 1 for s, n in zip(strides, shape, strict=True)):
+            raise self.refuse(
+                f"elements of {name} share memory",
+                f"strides {tuple(strides)}",
+                "an element of its own for everything that is written",
+                "allocate it; do not expand it",
+            )
         loose = [s for s, n in zip(strides[:-1], shape[:-1], strict=True) if n > 1 and s % 8]
         if strides[-1] != 1 or loose or tensor.data_ptr() % VECTOR_BYTES:
             raise self.refuse(
@@ -77,6 +110,26 @@ class Checks:
                 "allocate it so",
             )
         self._laid_out(name, tensor)
+
+    def named(self, what: str, given: Mapping[str, Any], names: Iterable[str]) -> None:
+        """That nothing is missing.
+
+        Args:
+            what: they are, in the singular.
+            given: by name; there may be more.
+            names: that have to be there.
+
+        Raises:
+            ConfigError: for the first that is not.
+        """
+        for name in names:
+            if name not in given:
+                raise self.refuse(
+                    f"{what} {name} is missing",
+                    f"{', '.join(given) or 'none'}",
+                    ", ".join(names),
+                    "pass all of them by name",
+                )
 
     def table(self, name: str, table: Any, dtype: str, rank: int) -> None:
         """A table of a walk: dtype, number of axes, contiguous at an aligned address.
@@ -149,22 +202,39 @@ class Checks:
                 "expand or share the plan's heads",
             )
 
-    def scale(self, scale: float) -> None:
-        """A positive number.
+    def scale(self, scale: object) -> None:
+        """A positive number that is one in float32 too, and so is its product with log2(e).
 
         Raises:
             ConfigError: if it is none.
         """
-        if not (math.isfinite(scale) and scale > 0):
+        value = _number(scale)
+        if not 0 < value < math.inf:  # not so of NaN
             raise self.refuse("scale not available", scale, "a positive number", "negate q instead")
+        if not _SMALLEST <= value <= _LARGEST / LOG2_E:
+            raise self.refuse(
+                "scale not available",
+                scale,
+                f"{_SMALLEST:.1e} to {_LARGEST / LOG2_E:.1e}, as float32 holds it",
+                "scale q before",
+            )
 
-    def ctas(self, ctas: int) -> None:
+    def factor(self, scale: object) -> None:
+        """A number of any sign that is finite in float32.
+
+        Raises:
+            ConfigError: if it is none.
+        """
+        if not abs(_number(scale)) <= _LARGEST:  # not so of NaN
+            raise self.refuse("scale not available", scale, "a finite number", "scale by a number")
+
+    def ctas(self, ctas: object) -> None:
         """At least one CTA.
 
         Raises:
             ConfigError: if there is none.
         """
-        if ctas < 1:
+        if not isinstance(ctas, Integral) or ctas < 1:
             raise self.refuse("no CTA", ctas, "at least 1", "pass the GPU's SMs")
 
     def _laid_out(self, name: str, tensor: Any) -> None:
@@ -175,6 +245,11 @@ class Checks:
                 "a compact tensor at an address multiple of 16",
                 f"pass {name.removeprefix('table ')}.contiguous()",
             )
+
+
+def _number(value: object) -> float:
+    """`value` as a float, NaN if it is no number."""
+    return float(value) if isinstance(value, Real) else math.nan
 
 
 def dtype_name(tensor: Any) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kernels_sm100.config import DTYPES
 from kernels_sm100.errors import ConfigError, sentence
+from kernels_sm100.field_types import check_field_types
 from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
 
 TILE = 128  # queries and keys of a tile
@@ -71,6 +72,7 @@ class BackwardConfig:
     inner_store: InnerStoreMode = InnerStoreMode.TMA
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         if self.direction not in DIRECTIONS:
             raise _refuse(
                 "direction not available",

@@ -11,12 +11,11 @@
 Importing this module imports neither cutlass nor torch.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernels_sm100.argument_checks import Checks
+from kernels_sm100.argument_checks import LOG2_E, Checks
 from kernels_sm100.backward_config import TILE, BackwardConfig
 from kernels_sm100.backward_shapes import (
     TABLES,
@@ -30,10 +29,11 @@ from kernels_sm100.backward_shapes import (
 from kernels_sm100.forward_host import even_rows
 from kernels_sm100.modes import InnerLoadMode
 
-LOG2_E = math.log2(math.e)
 _TYPES = dict.fromkeys((*TABLES, *TOKEN_TABLES), "int32") | {"row_ptr": "int64"}
 _RANKS = dict.fromkeys(_TYPES, 1) | {"tiles": 3}
 _RANKS |= dict.fromkeys(("pattern_id", "tile_id", "write_order", "tokens"), 2)
+_INPUTS = ("q", "k", "v", "do", "bias", "delta")
+_OF_LOOP_Q = ("dq_sums", "semaphores")
 _MOST_SUMS = 1 << 31  # offsets into sums are 32-bit
 _FOUR = 4  # elements that the preprocess clears at a time
 _HERE = Path(__file__).parent
@@ -119,6 +119,7 @@ def preprocess_arguments(
         ConfigError: naming what does not fit.
     """
     checks = Checks("the sm100 preprocess")
+    checks.rank(o=o)
     batch, seqlen_q, heads, _ = o.shape
     for name, tensor in (("o", o), ("do", do)):
         checks.activation(name, tensor, (batch, seqlen_q, heads, config.head_dim), config.dtype)
@@ -146,13 +147,14 @@ def postprocess_arguments(
         ConfigError: naming what does not fit.
     """
     checks = Checks("the sm100 postprocess")
+    checks.rank(out=out)
     batch, seqlen, heads, _ = out.shape
-    checks.activation("out", out, (batch, seqlen, heads, config.head_dim), config.dtype)
+    of_out = (batch, seqlen, heads, config.head_dim)
+    checks.activation("out", out, of_out, config.dtype, written=True)
     tiled = dq_sums_shape(config, batch, heads, seqlen)
     shape = kv_sums_shape(config, batch, heads, seqlen) if config.gathered else tiled
     checks.compact("sums", sums, shape, "float32")
-    if not math.isfinite(scale):
-        raise checks.refuse("scale not available", scale, "a finite number", "scale by a number")
+    checks.factor(scale)
     return sums, out, scale
 
 
@@ -183,7 +185,13 @@ def backward_arguments(
     """
     loop_q, splits = config.direction == "loop_q", config.head_split > 1
     checks = Checks(f"the sm100 {config.direction} backward")
-    q, k, v, do = (inputs[name] for name in ("q", "k", "v", "do"))
+    checks.named("input", inputs, _INPUTS)
+    checks.named("table", tables, tables_of(config))
+    sums = ("dk_sums", "dv_sums")
+    wanted = ("dq", *sums) if not loop_q else (*(sums if splits else ("dk", "dv")), *_OF_LOOP_Q)
+    checks.named("output", outputs, wanted)
+    q, k, v, do = (inputs[name] for name in _INPUTS[:4])
+    checks.rank(q=q, k=k, v=v, do=do)
     batch, seqlen_q, heads, _ = q.shape
     seqlen_k, kv_heads = k.shape[1], k.shape[2]
     if 0 in (batch, seqlen_q, seqlen_k, heads, kv_heads):
@@ -202,7 +210,7 @@ def backward_arguments(
     shapes = {"q": of_queries, "k": of_keys, "v": of_keys, "do": of_queries} | owned
     tensors = {"q": q, "k": k, "v": v, "do": do} | {name: outputs[name] for name in owned}
     for name, tensor in tensors.items():
-        checks.activation(name, tensor, shapes[name], config.dtype)
+        checks.activation(name, tensor, shapes[name], config.dtype, written=name in owned)
     if config.inner_load is InnerLoadMode.TMA_GATHER4:
         _check_rows(checks, k=k, v=v)
     for name in ("bias", "delta"):

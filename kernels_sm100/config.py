@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kernels_sm100.errors import ConfigError, sentence
+from kernels_sm100.field_types import check_field_types
 from kernels_sm100.modes import InnerLoadMode, OuterStoreMode
 
 TILE_Q = 128  # packed rows of one Q tile: the lanes of tensor memory
@@ -68,6 +69,7 @@ class ForwardConfig:
     lazy_rescale: bool = True
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         if self.dtype not in DTYPES:
             raise _refuse("dtype", repr(self.dtype), f"one of {', '.join(DTYPES)}", "cast q, k, v")
         for name in ("head_dim", "head_dim_v"):

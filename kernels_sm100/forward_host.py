@@ -6,17 +6,15 @@
 Importing this module imports neither cutlass nor torch.
 """
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kernels_sm100.argument_checks import LOG2_E, Checks
 from kernels_sm100.config import MASK_WORDS, TILE_K, ForwardConfig
-from kernels_sm100.errors import ConfigError, sentence
 from kernels_sm100.modes import InnerLoadMode
 
 _MOST_ROWS = 1 << 31  # that a gather numbers
-LOG2_E = math.log2(math.e)
 TABLES = ("pattern_id", "row_ptr", "col", "tile_id", "tiles", "order")
 TOKEN_TABLES = ("tokens", "keys")  # of gathered lists, after the others
 _RANKS = {
@@ -64,40 +62,10 @@ def even_rows(tensor: Any) -> bool:
     return bool(batches_fit and heads_fit and rows // stride + seqlen < _MOST_ROWS)
 
 
-def _refuse(what: str, got: object, wanted: object, remedy: str) -> ConfigError:
-    return ConfigError(
-        sentence(what=what, where="the sm100 forward", got=got, wanted=wanted, remedy=remedy)
-    )
-
-
-def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _check_activation(name: str, tensor: Any, shape: tuple[int, ...], dtype: str) -> None:
-    """Shape, dtype, and what a tensor map asks of strides and address."""
-    if tuple(tensor.shape) != shape or _dtype(tensor) != dtype:
-        raise _refuse(
-            f"{name} does not fit",
-            f"{_dtype(tensor)} {tuple(tensor.shape)}",
-            f"{dtype} {shape}",
-            "compile for this shape and dtype",
-        )
-    strides = tensor.stride()
-    loose = [s for s, n in zip(strides[:-1], shape[:-1], strict=True) if n > 1 and s % 8]
-    if strides[-1] != 1 or loose or tensor.data_ptr() % 16:
-        raise _refuse(
-            f"layout of {name} not available to TMA",
-            f"strides {tuple(strides)} at {tensor.data_ptr():#x}",
-            "a last stride of 1, others multiples of 8 elements, an address multiple of 16",
-            f"pass {name}.contiguous()",
-        )
-
-
-def _check_rows(**tensors: Any) -> None:
+def _check_rows(checks: Checks, **tensors: Any) -> None:
     for name, tensor in tensors.items():
         if not even_rows(tensor):
-            raise _refuse(
+            raise checks.refuse(
                 f"layout of {name} not available to TMA gathers",
                 f"strides {tuple(tensor.stride())}",
                 "batches and heads whole tokens apart, or heads within a token",
@@ -105,26 +73,14 @@ def _check_rows(**tensors: Any) -> None:
             )
 
 
-def _check_tables(config: ForwardConfig, tables: Mapping[str, Any], rows: int) -> None:
+def _check_tables(
+    checks: Checks, config: ForwardConfig, tables: Mapping[str, Any], rows: int
+) -> None:
     for name in tables_of(config):
-        table = tables[name]
-        if _dtype(table) != _KINDS[name] or len(table.shape) != _RANKS[name]:
-            raise _refuse(
-                f"table {name} does not fit",
-                f"{_dtype(table)} with {len(table.shape)} axes",
-                f"{_KINDS[name]} with {_RANKS[name]}",
-                "pass the tables of a lowered plan",
-            )
-        if not table.is_contiguous() or table.data_ptr() % 16:
-            raise _refuse(
-                f"layout of table {name} not available",
-                f"strides {tuple(table.stride())} at {table.data_ptr():#x}",
-                "a compact table at an address multiple of 16",
-                f"pass {name}.contiguous()",
-            )
+        checks.table(name, tables[name], _KINDS[name], _RANKS[name])
     batches, heads = tables["pattern_id"].shape
     entries = len(tables["col"])
-    sizes = {
+    sizes: dict[str, tuple[object, object]] = {
         "tile_id": (tuple(tables["tile_id"].shape), (entries, config.parts)),
         "words of tiles": (tables["tiles"].shape[2], MASK_WORDS),
         "order": (len(tables["order"]), batches * heads * rows),
@@ -133,9 +89,7 @@ def _check_tables(config: ForwardConfig, tables: Mapping[str, Any], rows: int) -
     if config.gathered:
         sizes["tokens of a chunk"] = (tables["tokens"].shape[1], TILE_K)
         sizes["keys"] = (len(tables["keys"]), entries)
-    for name, (got, wanted) in sizes.items():
-        if got != wanted:
-            raise _refuse(f"size of {name} does not fit", got, wanted, "lower the plan again")
+    checks.sizes(sizes)
 
 
 def forward_arguments(
@@ -169,72 +123,45 @@ def forward_arguments(
     Raises:
         ConfigError: naming what does not fit.
     """
+    checks = Checks("the sm100 forward")
+    checks.rank(q=q, k=k, v=v, o=o)
     batch, seqlen_q, heads, _ = q.shape
     seqlen_k, kv_heads = k.shape[1], k.shape[2]
     if 0 in (batch, seqlen_q, seqlen_k, heads, kv_heads):
-        raise _refuse(
+        raise checks.refuse(
             "nothing to compute",
             f"q {tuple(q.shape)}, k {tuple(k.shape)}",
             "sizes of at least 1",
             "return O = 0 and LSE = -inf without a launch",
         )
-    if heads != kv_heads * config.group:
-        raise _refuse(
-            "heads do not fit",
-            f"{heads} query and {kv_heads} KV heads",
-            f"{config.group} query heads per KV head",
-            "compile for this group",
-        )
-    dims = {"q": (seqlen_q, heads, config.head_dim), "k": (seqlen_k, kv_heads, config.head_dim)}
-    dims |= {
-        "v": (seqlen_k, kv_heads, config.head_dim_v),
-        "o": (seqlen_q, heads, config.head_dim_v),
-    }
-    for name, tensor in {"q": q, "k": k, "v": v, "o": o}.items():
-        _check_activation(name, tensor, (batch, *dims[name]), config.dtype)
+    checks.heads(heads, kv_heads, config.group)
+    of_queries, of_keys = (batch, seqlen_q, heads), (batch, seqlen_k, kv_heads)
+    checks.activation("q", q, (*of_queries, config.head_dim), config.dtype)
+    checks.activation("k", k, (*of_keys, config.head_dim), config.dtype)
+    checks.activation("v", v, (*of_keys, config.head_dim_v), config.dtype)
+    checks.activation("o", o, (*of_queries, config.head_dim_v), config.dtype, written=True)
     if config.inner_load is InnerLoadMode.TMA_GATHER4:
-        _check_rows(k=k, v=v)
-    if tuple(lse.shape) != (batch, heads, seqlen_q) or _dtype(lse) != "float32":
-        raise _refuse(
-            "lse does not fit",
-            f"{_dtype(lse)} {tuple(lse.shape)}",
-            f"float32 {(batch, heads, seqlen_q)}",
-            "allocate it so",
-        )
-    if not (math.isfinite(scale) and scale > 0):
-        raise _refuse("scale not available", scale, "a positive number", "negate q instead")
+        _check_rows(checks, k=k, v=v)
+    checks.compact("lse", lse, (batch, heads, seqlen_q), "float32")
+    checks.scale(scale)
+    checks.ctas(ctas)
     if not isinstance(tables, Mapping):
         from kernels_sm100.padded import padded_tables
 
         tables = padded_tables(config, tables, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
+    checks.named("table", tables, tables_of(config))
     packed = tables["tiles"].shape[1] * config.rows_per_bit_row * config.parts
     if packed == 0 or packed % config.cta_rows:
-        raise _refuse(
+        raise checks.refuse(
             "rows of a bit tile do not fit",
             f"{tables['tiles'].shape[1]} of them, {packed} packed rows in a list row",
             f"a multiple of {config.cta_rows} packed rows",
             "lower the plan for this configuration",
         )
     rows = -(-seqlen_q * config.rows_per_token // packed)
-    _check_tables(config, tables, rows)
-    kernel_heads = kv_heads if config.pack_gqa else heads
-    batches, plan_heads = tables["pattern_id"].shape
-    if (
-        batch % max(batches, 1)
-        or batches not in (1, batch)
-        or plan_heads
-        not in (
-            1,
-            kv_heads,
-            kernel_heads,
-        )
-    ):
-        raise _refuse(
-            "pattern_id does not fit",
-            f"{batches} batches, {plan_heads} heads",
-            f"1 or {batch} batches, 1, {kv_heads} or {kernel_heads} heads",
-            "expand or share the plan's heads",
-        )
+    _check_tables(checks, config, tables, rows)
+    known = (1, kv_heads) if config.pack_gqa else (1, kv_heads, heads)
+    checks.pattern(tables["pattern_id"], batch, known)
     return (
         q, k, v, o, lse, *(tables[name] for name in tables_of(config)), rows, scale * LOG2_E, ctas,
     )  # fmt: skip

@@ -284,6 +284,41 @@ REFUSALS = [
         ),
     ),
     (
+        LOOP_K,
+        lambda given: given["inputs"].pop("do"),
+        (
+            "input do is missing in the sm100 loop_k backward: got q, k, v, bias, delta, wanted q, "
+            "k, v, do, bias, delta; pass all of them by name."
+        ),
+    ),
+    (
+        LOOP_Q,
+        lambda given: given["tables"].pop("write_order"),
+        (
+            "table write_order is missing in the sm100 loop_q backward: got pattern_id, row_ptr, "
+            "col, tile_id, tiles, order, wanted pattern_id, row_ptr, col, tile_id, write_order, "
+            "tiles, order; pass all of them by name."
+        ),
+    ),
+    (
+        SPLIT,
+        lambda given: given["outputs"].pop("dv_sums"),
+        (
+            "output dv_sums is missing in the sm100 loop_q backward: got dq, dk, dv, dq_sums, "
+            "dk_sums, semaphores, wanted dk_sums, dv_sums, dq_sums, semaphores; pass all of them "
+            "by name."
+        ),
+    ),
+    (
+        LOOP_K,
+        change("outputs", "dq", lambda x: x[:, :, :1].expand(-1, -1, HQ, -1)),
+        (
+            "elements of dq share memory in the sm100 loop_k backward: got strides (51200, 256, 0, "
+            "1), wanted an element of its own for everything that is written; allocate it; do not "
+            "expand it."
+        ),
+    ),
+    (
         LOOP_Q,
         lambda given: given.update(ctas=0),
         "no CTA in the sm100 loop_q backward: got 0, wanted at least 1; pass the GPU's SMs.",
@@ -338,6 +373,8 @@ def test_what_does_not_fit_a_postprocess_is_refused():
         host.postprocess_arguments(keys, sums, activation(SQ, HQ), 1.0)
     with pytest.raises(ConfigError) as caught:
         host.postprocess_arguments(rows, sums, activation(SQ, HQ), float("inf"))
+    with pytest.raises(ConfigError, match=r"got 1e\+39, wanted a finite number"):
+        host.postprocess_arguments(rows, sums, activation(SQ, HQ), 1e39)
     assert str(caught.value) == (
         "scale not available in the sm100 postprocess: got inf, wanted a finite number; scale by a "
         "number."

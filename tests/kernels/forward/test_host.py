@@ -128,6 +128,47 @@ REFUSALS = [
         ),
     ),
     (
+        lambda given: given["tables"].pop("col"),
+        "table col is missing in the sm100 forward: got pattern_id, row_ptr, tile_id,",
+    ),
+    (
+        tensor("q", lambda q: q[0]),
+        ("q does not fit in the sm100 forward: got 3 axes, wanted [B, S, H, D]; add missing axes."),
+    ),
+    (
+        tensor("o", lambda o: o[:, :1].expand(-1, 256, -1, -1)),
+        (
+            "elements of o share memory in the sm100 forward: got strides (65536, 0, 64, 1), "
+            "wanted an element of its own for everything that is written; allocate it; do not "
+            "expand it."
+        ),
+    ),
+    (
+        tensor("lse", lambda lse: lse.transpose(1, 2).contiguous().transpose(1, 2)),
+        "layout of lse not available in the sm100 forward: got strides (1024, 1, 4) at",
+    ),
+    (
+        tensor("lse", lambda lse: torch.zeros(lse.numel() + 1)[1:].view(lse.shape)),
+        "layout of lse not available in the sm100 forward",
+    ),
+    *(
+        (
+            tensor("scale", lambda _, scale=scale: scale),
+            f"scale not available in the sm100 forward: got {scale}, wanted {wanted}",
+        )
+        for scale, wanted in (
+            (float("nan"), "a positive number"),
+            ("1", "a positive number"),
+            (1e39, "1.2e-38 to 2.4e+38, as float32 holds it"),
+            (3e38, "1.2e-38 to 2.4e+38, as float32 holds it"),
+            (1e-46, "1.2e-38 to 2.4e+38, as float32 holds it"),
+        )
+    ),
+    *(
+        (tensor("ctas", lambda _, ctas=ctas: ctas), f"no CTA in the sm100 forward: got {ctas},")
+        for ctas in (0, 1.5)
+    ),
+    (
         table("pattern_id", lambda ids: ids.expand(1, 3)),
         "layout of table pattern_id not available in the sm100 forward",
     ),

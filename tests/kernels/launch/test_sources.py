@@ -16,7 +16,7 @@ FORWARD = {"forward_blocks", "forward_gathered"}
 BACKWARD = {
     "backward_loopq", "backward_loopk", "backward_loopk_gathered", "preprocess", "postprocess",
 }  # fmt: skip
-NO_CODE = {"errors"}
+NO_CODE = {"errors", "field_types"}
 
 
 def imports(text):
