@@ -1,5 +1,6 @@
 """The command line, `maskplan`: plan, keep, look at, convert, check and demonstrate."""
 
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -25,9 +26,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         try:
             app(args=None if arguments is None else list(arguments), prog_name="maskplan")
         except (MaskplanError, OSError) as error:
-            sys.exit(f"maskplan: {plain(error)}")
+            sys.exit(f"maskplan: {_with_options(plain(error))}")
         except MemoryError as error:
             sys.exit(f"maskplan: {plain(_too_large(error))}")
+
+
+def _with_options(text: str) -> str:
+    """A remedy that names a flag of the library's, with the option that stands for it here.
+
+    >>> _with_options("...; pass clamp=True to cut windows so.")
+    '...; pass --clamp to cut windows so.'
+    """
+    return re.sub(
+        r"\b(pass|or) (causal|clamp|pad|superset)=(True|False)\b",
+        lambda found: f"{found[1]} --{'' if found[3] == 'True' else 'no-'}{found[2]}",
+        text,
+    )
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -41,6 +41,7 @@ app = typer.Typer(
     "them. Start with maskplan demo; every command has a --help with an example.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     add_completion=False,
 )
 
@@ -75,8 +76,8 @@ app.command(epilog=_example("diff radial.plan shrunk.plan -o diff.png"))(diff)
 app.command(epilog=_example("recall sta.plan --synthetic smooth --q-blocks 8"))(recall)
 app.command(epilog=_example("advise sta.plan --spread 1,2,2"))(advise)
 app.command(epilog=_example("convert sta.plan sta.npz --to bsr"))(convert)
-app.command()(formats)
+app.command(epilog=_example("formats"))(formats)
 app.add_typer(book, name="book")
-app.command(epilog=_example("verify small.plan --backend cpu"))(verify)
+app.command(epilog=_example("verify causal.plan --backend cpu"))(verify)
 app.command(epilog=_example("bench --rows planning/window"))(bench)
-app.command()(doctor)
+app.command(epilog=_example("doctor"))(doctor)

@@ -84,8 +84,8 @@ def convert(
         zeros=zeros,
         superset=superset,
     )
-    reader = format_of(source, from_format, "--from")
-    writer = format_of(target, to_format, "--to")
+    reader = format_of(source, from_format, "--from", written=False)
+    writer = format_of(target, to_format, "--to", written=True)
     _check(reader, writer, answers)
     free(target, force=force)
     with working(f"reading {source.name}"):
@@ -96,7 +96,8 @@ def convert(
         assert writer.write is not None, "checked"
         writer.write(held, target, answers)
     what = "book" if isinstance(held, PlanBook) else "plan"
-    print(f"{target}: {what} of {held.geometry} as {writer.name}, {target.stat().st_size:,} bytes")
+    tokens = f"{held.geometry.seqlen_q} x {held.geometry.seqlen_k} tokens"
+    print(f"{target}: {what} of {tokens} as {writer.name}, {target.stat().st_size:,} bytes")
 
 
 def formats() -> None:

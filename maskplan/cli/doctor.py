@@ -13,6 +13,7 @@ import maskplan as mp
 PACKAGES = ("torch", "numpy", "numba", "scipy", "safetensors", "typer", "rich")
 EXTRAS = (
     "matplotlib",
+    "diffusers",
     "triton",
     "flash-attn-4",
     "nvidia-cutlass-dsl",

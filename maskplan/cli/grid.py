@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from maskplan.cli.options import triple
+from maskplan.errors import PlanError, sentence
 from maskplan.video import Grid
 
 GridText = Annotated[
@@ -43,6 +44,16 @@ def grid_of(text: str, text_tokens: int | None, text_first: bool | None) -> Grid
         PlanError: if it is neither three numbers nor a preset.
     """
     named = text[:1].isalpha()
+    if named and text not in Grid.presets():
+        raise PlanError(
+            sentence(
+                what="unknown model",
+                where="GRID",
+                got=repr(text),
+                wanted=", ".join(Grid.presets()),
+                remedy="name one of these, or give latent frames, height, width: 21,45,80",
+            )
+        )
     grid = Grid.preset(text) if named else Grid(*triple(text, "GRID"))
     if text_tokens is not None:
         grid = replace(grid, text=text_tokens)

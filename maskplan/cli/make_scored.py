@@ -144,7 +144,13 @@ def svg2(
     multiple: Annotated[int, typer.Option(help="Fill clusters up to this many slots.")] = 1,
     text: Annotated[int, typer.Option(help="Text tokens, which have no labels.")] = 0,
     text_first: Annotated[bool, typer.Option("--text-first", help="Text before video.")] = False,
-    free_rows: FreeRows = False,
+    free_rows: Annotated[
+        bool,
+        typer.Option(
+            "--free-rows",
+            help="With --multiple: slots without a token see what their cluster sees.",
+        ),
+    ] = False,
     block_size: tuple[int, int],
 ) -> mp.Plan:
     """Sparse VideoGen 2 (SVG2): clusters of queries see clusters of keys. Each head's own order.

@@ -24,7 +24,7 @@ Sink = Annotated[bool, typer.Option("--sink/--no-sink", help="Whether all see fr
 make.command(name="grids", rich_help_panel=VIDEO, epilog="Example: maskplan plan grids")(grids)
 
 
-@pattern(VIDEO, "maskplan plan sliding-tile wan2.1-720p --clamp -o sta.plan")
+@pattern(VIDEO, "maskplan plan sliding-tile wan2.1-720p -o sta.plan")
 def sliding_tile(
     *,
     grid: Grid,
@@ -110,7 +110,7 @@ def svg(
     )
 
 
-@pattern(VIDEO, "maskplan plan radial wan2.1-480p --decay 0.2 -o radial.plan")
+@pattern(VIDEO, "maskplan plan radial wan2.1-720p --decay 0.2 -o radial.plan")
 def radial(
     *,
     grid: Grid,
@@ -140,7 +140,7 @@ def radial(
     )
 
 
-@pattern(VIDEO, "maskplan plan radial-shrunk wan2.1-480p --decay 0.2 --block 64 -o shrunk.plan")
+@pattern(VIDEO, "maskplan plan radial-shrunk wan2.1-720p --decay 0.2 --block 64 -o shrunk.plan")
 def radial_shrunk(
     *,
     grid: Grid,

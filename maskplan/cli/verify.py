@@ -48,7 +48,7 @@ def verify(
 
     Gradients of small plans are also held to differences of attention itself.
     sm100-emulated runs the kernels for SM100 GPUs in an emulator, on any machine,
-    for small plans.
+    for small plans; it needs the extra sm100.
     """
     loaded = io.load(plan)
     if isinstance(loaded, mp.TransposedPlan):

@@ -142,9 +142,10 @@ def test_demo_goes_the_whole_way(capsys):
         assert part in out
 
 
+@pytest.mark.parametrize("option", ["--help", "-h"])
 @pytest.mark.parametrize("command", [[], ["plan"], ["plan", "causal"], ["show"], ["demo"]])
-def test_help_explains(capsys, command):
-    code, out, _ = run(capsys, *command, "--help")
+def test_help_explains(capsys, command, option):
+    code, out, _ = run(capsys, *command, option)
 
     assert code == 0
     assert "Usage" in out
@@ -180,6 +181,26 @@ def test_a_mistake_is_one_line(capsys, tmp_path, monkeypatch, arguments, part):
     assert err.startswith("maskplan: ")
     assert part in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_a_remedy_names_options(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    _, _, err = run(capsys, "plan", "sliding-tile", "5,5,5", "-o", "x.plan")
+    assert "pass 1 to see the whole axis, or --clamp to cut windows so." in err
+
+
+def test_the_package_runs_as_a_module(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "maskplan", "--version"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+        check=True,
+    )
+
+    assert done.stdout == f"maskplan {mp.__version__}\n"
 
 
 def test_the_program_prints_no_traceback(tmp_path):

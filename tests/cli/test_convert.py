@@ -83,9 +83,27 @@ def test_a_plan_comes_back(capsys, way):
     there = succeed(capsys, "convert", "a.plan", f"b{ending}", "--to", name, *writing.split())
     succeed(capsys, "convert", f"b{ending}", "c.plan", "--from", name, *reading.split())
 
-    assert f"b{ending}: plan of {plan.geometry} as {name}" in there
+    assert f"b{ending}: plan of {plan.seqlen_q} x {plan.seqlen_k} tokens as {name}" in there
     back = mp.load("c.plan")
     assert back == plan or back.reblock(plan.block_size) == plan
+
+
+def test_what_is_said_of_a_file_holds_for_its_block_size_too(capsys):
+    mp.causal(100, 100, block_size=(32, 32)).save("a.plan")
+    line = "convert a.plan b.plan --block-size 16,16"
+
+    assert "b.plan: plan of 100 x 100 tokens as maskplan, " in succeed(capsys, *line.split())
+    assert mp.load("b.plan").block_size == (16, 16)
+
+
+def test_a_size_that_says_how_to_read_makes_no_other_plan(capsys):
+    plan = blocks()
+    plan.save("a.plan")
+    succeed(capsys, "convert", "a.plan", "b.npy", "--to", "block-mask")
+    line = f"convert b.npy c.plan --from block-mask {LENGTHS} --block-size 128,128"
+    succeed(capsys, *line.split())
+
+    assert mp.load("c.plan").provenance.builder == "from_block_mask"
 
 
 def test_any_two_formats_meet(capsys):
@@ -218,6 +236,9 @@ def test_the_list_names_every_format(capsys):
     [
         ("a.plan b.xyz", "unknown extension in b.xyz"),
         ("a.plan b.npy", "file may be several things in b.npy"),
+        ("a.plan b.json", "wanted mask-strategy, magi-ranges; name --to"),
+        ("b.json a.plan", "wanted mask-strategy, search-log, minference, magi-ranges; name --from"),
+        ("a.plan e.npz --to q2k", "pass --superset to keep"),
         ("a.plan b.json --to nonsense", "unknown format in --to"),
         ("a.plan b.json --to minference", "format goes one way"),
         ("a.plan b.json --to mask-strategy", "source is one plan"),

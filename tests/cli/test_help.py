@@ -19,7 +19,6 @@ from maskplan.cli.app import app
 from tests.cli.program import run, succeed
 
 ROOT = Path(mp.__file__).parents[1]
-WITHOUT_EXAMPLE = {"formats", "doctor"}
 
 
 def commands(
@@ -55,9 +54,7 @@ def test_help_explains(capsys, words):
 
 
 def test_every_command_has_an_example():
-    without = {" ".join(words) for words, example in COMMANDS if not example}
-
-    assert without == WITHOUT_EXAMPLE
+    assert [" ".join(words) for words, example in COMMANDS if not example] == []
 
 
 @pytest.mark.parametrize("words", [words for words, _ in COMMANDS], ids=" ".join)
@@ -106,7 +103,7 @@ def make_files() -> None:
     sta.save("sta.plan")
     for name, decay in (("radial", 0.2), ("shrunk", 0.5)):
         mp.video.radial(grid, decay=decay, least=8, block_size=(32, 32)).save(f"{name}.plan")
-    mp.causal(100, 100, block_size=(32, 32)).save("small.plan")
+    mp.causal(100, 100, block_size=(32, 32)).save("causal.plan")
     plans = {(step, layer): sta for step in range(22) for layer in range(5)}
     mp.PlanBook.from_layers(plans).save("run.book")
     np.save("topk.npy", np.zeros((1, 1, 4096, 2), dtype=np.int64))

@@ -232,7 +232,7 @@ def test_svg2_takes_labels(capsys, tmp_path, monkeypatch):
         ("neighborhood 4,8,8 --kernel 9,3,3", "axis"),
         ("nested-neighborhood 4,8,8 --coefficients 1,x", "not a list of numbers"),
         ("nested-neighborhood 4,8,8 --coefficients 1,nan", "nan"),
-        ("sliding-tile mars-720p", "unknown preset"),
+        ("sliding-tile mars-720p", "unknown model in GRID"),
         ("sliding-tile 4,8,0", "size is below 1 in GRID"),
         ("sliding-tile 4,8,²", "not a list of whole numbers in GRID"),
         ("sliding-tile 4,8,--8", "not a list of whole numbers in GRID"),

@@ -26,7 +26,7 @@ LAYERS = (
     {"attention"},
     {"container"},
     {"io", "book", "quality", "viz", "interop", "diffusers", "bench"},
-    {"", "cli"},
+    {"", "cli", "__main__"},
 )
 HEAVY = ("numba", "scipy", "matplotlib", "rich", "typer", "safetensors", "llvmlite", "diffusers")
 

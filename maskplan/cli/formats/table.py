@@ -50,9 +50,11 @@ def _read_maskplan(path: Path, _: Answers) -> Any:
 
 
 def _write_maskplan(source: Any, path: Path, answers: Answers) -> None:
-    if isinstance(source, BlockLists) and answers.block_size is not None:
+    size = answers.block_size
+    # A size that only said how to read the source asks for nothing more.
+    if isinstance(source, BlockLists) and size not in (None, source.block_size):
         assert isinstance(source, Plan), "readers turn transposed lists back"
-        source = source.reblock(answers.block_size, superset=bool(answers.superset))
+        source = source.reblock(size, superset=bool(answers.superset))
     source.save(path)
 
 
@@ -251,13 +253,14 @@ _ALL = (
 FORMATS = {each.name: each for each in _ALL}
 
 
-def format_of(path: Path, name: str | None, option: str) -> Format:
+def format_of(path: Path, name: str | None, option: str, *, written: bool) -> Format:
     """The format of a file: as named, or the only one that its ending may stand for.
 
     Args:
         path: the file.
         name: what the caller says it is, or None.
         option: where the caller would say so.
+        written: whether it is to be written: formats that are only read do not count then.
 
     Raises:
         PlanError: if the name or the ending is unknown, or the ending stands for several.
@@ -266,9 +269,10 @@ def format_of(path: Path, name: str | None, option: str) -> Format:
         if name not in FORMATS:
             _refuse("unknown format", option, repr(name), ", ".join(FORMATS), "name one of these")
         return FORMATS[name]
-    found = [each for each in _ALL if any(path.name.endswith(end) for end in each.suffixes)]
+    possible = [each for each in _ALL if (each.write if written else each.read) is not None]
+    found = [each for each in possible if any(path.name.endswith(end) for end in each.suffixes)]
     if not found:
-        endings = ", ".join(sorted({end for each in _ALL for end in each.suffixes}))
+        endings = ", ".join(sorted({end for each in possible for end in each.suffixes}))
         _refuse("unknown extension", str(path), repr(path.suffix), endings, f"or name {option}")
     if len(found) > 1:
         names = ", ".join(each.name for each in found)
