@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,12 @@ GIVES_UP = 0.1  # of the `try_wait`s under random schedules
 BUDGETS = (1, 3, 20, 200, 5_000)
 MOST_SHARED = 232_448
 MOST_THREADS = 1024
+# Along x, y and z.
+MOST = {
+    "grid": ((1 << 31) - 1, 65_535, 65_535),
+    "block": (MOST_THREADS, MOST_THREADS, 64),
+    "cluster": (16, 16, 16),
+}
 
 
 @lru_cache(maxsize=16)
@@ -48,6 +55,13 @@ def _refuse(what: str, got: object, wanted: object) -> LaunchError:
     return LaunchError(
         sentence(what=what, where="the launch", got=got, wanted=wanted, remedy="correct the launch")
     )
+
+
+def _is_shape(value: Any, most: tuple[int, ...]) -> bool:
+    """Whether `value` is a size along each of three axes."""
+    if not isinstance(value, tuple) or len(value) != len(most):
+        return False
+    return all(isinstance(v, int) and 1 <= v <= m for v, m in zip(value, most, strict=True))
 
 
 class Grid:
@@ -100,20 +114,24 @@ class Grid:
 
     def _check(self) -> None:
         launch = self.launch
-        x, y, z = launch.block
-        if not 0 < x * y * z <= MOST_THREADS:
+        for name, most in MOST.items():
+            value = getattr(launch, name)
+            if not _is_shape(value, most):
+                raise _refuse(f"impossible {name}", value, f"(x, y, z) of 1 to {most}")
+        if prod(launch.block) > MOST_THREADS:
             raise _refuse("impossible block", launch.block, f"1 to {MOST_THREADS} threads")
-        if any(g <= 0 or g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
+        if any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
             raise _refuse(
                 "grid that clusters do not divide", launch.grid, f"multiples of {launch.cluster}"
             )
+        if launch.shared_bytes < 0:
+            raise _refuse("impossible shared memory", launch.shared_bytes, "at least 0 bytes")
         shared = self.program.dynamic_start + launch.shared_bytes
         if shared > MOST_SHARED + 1024:
             raise _refuse(
                 "too much shared memory", f"{shared - 1024} bytes", f"at most {MOST_SHARED}"
             )
-        size = int(np.prod(launch.cluster))
-        total = int(np.prod(launch.grid))
+        size, total = prod(launch.cluster), prod(launch.grid)
         if launch.cooperative and total > self.resident:
             raise _refuse(
                 "cooperative grid that is not resident", total, f"at most {self.resident}"

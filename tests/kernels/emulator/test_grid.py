@@ -201,6 +201,18 @@ def test_lengths_of_launches_are_checked():
 
     for changes, said in [
         ({"block": (1025, 1, 1)}, "impossible block"),
+        ({"block": (64, 32, 1)}, "impossible block"),
+        ({"block": (-2, -16, 1)}, "impossible block"),
+        ({"block": (1, 1, 128)}, r"impossible block .* of 1 to \(1024, 1024, 64\)"),
+        (
+            {"grid": (0, 1, 1)},
+            r"impossible grid in the launch: got \(0, 1, 1\), wanted \(x, y, z\)",
+        ),
+        ({"grid": (1, 65_536, 1)}, "impossible grid"),
+        ({"grid": (1, 1)}, "impossible grid"),
+        ({"grid": (1.0, 1, 1)}, "impossible grid"),
+        ({"cluster": (0, 1, 1)}, "impossible cluster"),
+        ({"shared_bytes": -1}, "impossible shared memory"),
         ({"grid": (3, 1, 1), "cluster": (2, 1, 1)}, "clusters do not divide"),
         ({"shared_bytes": 240_000}, "too much shared memory"),
         ({"grid": (149, 1, 1), "cooperative": True}, "cooperative grid that is not resident"),
