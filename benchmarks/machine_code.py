@@ -3,12 +3,14 @@
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tests.kernels.forward.cubin import resources
 
 WORD = 16  # bytes of an instruction
 LISTED_EXPONENTIALS = 64  # of a loop that is a softmax's
+LISTED_PRODUCTS = 32  # of a loop that issues MMAs
 Code = list[tuple[int, str]]  # (address, instruction)
 
 
@@ -39,6 +41,7 @@ class MachineCode:
         stack: bytes a thread, where registers are spilled.
         spills: instructions that load or store there.
         loops: innermost loops with many exponentials, longest jump first.
+        products: instructions of the shortest loop that issues many MMAs, and the MMAs among them.
     """
 
     instructions: int
@@ -46,6 +49,7 @@ class MachineCode:
     stack: int
     spills: int
     loops: tuple[Loop, ...]
+    products: tuple[int, int]
 
     @property
     def size(self) -> int:
@@ -59,7 +63,7 @@ class MachineCode:
         return (
             f"{self.instructions} SASS instructions, {self.size} bytes; {self.registers} registers "
             f"at launch, {self.stack} bytes of stack, {self.spills} LDL and STL; "
-            f"loops with ex2: {listed}"
+            f"loops with ex2: {listed}; loop of MMAs: {self.products[0]} ({self.products[1]} MMAs)"
         )
 
 
@@ -69,15 +73,34 @@ def _stretch_without(code: Code, jump: int, target: int) -> int:
     return 0 if any("MUFU.EX2" in instruction for instruction in skipped) else len(skipped)
 
 
-def _loops(code: Code) -> tuple[Loop, ...]:
-    jumps = [
+def _jumps(code: Code) -> list[tuple[int, int]]:
+    """(from, to) of every branch."""
+    return [
         (address, int(found[1], 16))
         for address, instruction in code
         if (found := re.search(r"\bBRA\b.*?(0x[0-9a-f]+)", instruction))
     ]
+
+
+def _bodies(code: Code) -> Iterator[tuple[int, int, list[str]]]:
+    """(first address, last address, instructions) of every loop, shortest first."""
+    back = [(a, b) for a, b in _jumps(code) if b < a]
+    for last, first in sorted(back, key=lambda jump: jump[0] - jump[1]):
+        yield first, last, [text for address, text in code if first <= address <= last]
+
+
+def _products(code: Code) -> tuple[int, int]:
+    for _, _, body in _bodies(code):
+        number = sum("UTCHMMA" in instruction for instruction in body)
+        if number >= LISTED_PRODUCTS:
+            return len(body), number
+    return 0, 0
+
+
+def _loops(code: Code) -> tuple[Loop, ...]:
+    jumps = _jumps(code)
     loops: dict[tuple[int, int], Loop] = {}
-    for last, first in sorted(((a, b) for a, b in jumps if b < a), key=lambda j: j[0] - j[1]):
-        body = [instruction for address, instruction in code if first <= address <= last]
+    for first, last, body in _bodies(code):
         exponentials = sum("MUFU.EX2" in instruction for instruction in body)
         around = any(first <= inner and last >= end for inner, end in loops)
         if exponentials < LISTED_EXPONENTIALS or around:
@@ -101,4 +124,4 @@ def machine_code(cuobjdump: str, cubin: bytes) -> MachineCode:
     code = [(int(m[1], 16), m[2]) for m in re.finditer(r"/\*([0-9a-f]{4,})\*/\s+([^;]+);", text)]
     registers, stack = resources(cubin)
     spills = sum(bool(re.search(r"\b(LDL|STL)\b", instruction)) for _, instruction in code)
-    return MachineCode(len(code), registers, stack, spills, _loops(code))
+    return MachineCode(len(code), registers, stack, spills, _loops(code), _products(code))

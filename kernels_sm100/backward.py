@@ -10,6 +10,11 @@ NOTE [Halves]: two groups of four warps share the lanes of a tile, one the first
 others. A group's P lies over the first half of the columns that the group itself has read, so
 neither waits for the other, and dV takes P from two places.
 
+NOTE [Lines of dS]: half a row of dS^T, 64 values of two bytes, is a line of 128 bytes in shared
+memory: eight pieces of 16 bytes, which the MMAs' layout swaps by the number of the line, modulo
+eight. Lines start at multiples of 128 bytes, so that piece `i` is at the address of the line's
+first, exclusive-or 16 i: an instruction a piece, of one register.
+
 NOTE [Pipe order]: MMAs of a CTA run in the order of issue, and a commit tracks all before it. So
 that dP of a step is complete says that dQ and dK of the step before are, and their dS may be
 overwritten; and S of the next step may be issued behind the dV that reads P.
@@ -24,11 +29,12 @@ from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 
 from kernels_sm100.backward_config import TILE, BackwardConfig
 from kernels_sm100.barriers import arrive_warp_tmem, wait_tmem
-from kernels_sm100.bulk import add_bulk, add_release, wait_for_turn
+from kernels_sm100.bulk import add_bulk, add_release, load_bulk, wait_for_turn
 from kernels_sm100.mask import apply_repeated
 
+WARP = 32
 WARPS = 16
-THREADS = 32 * WARPS
+THREADS = WARP * WARPS
 COMPUTE_WARP, MMA_WARP, LOAD_WARP = 4, 12, 13
 GROUP_WARPS = 4  # warps that share a tile's 128 lanes
 COMPUTE_WARPS = 8
@@ -40,6 +46,7 @@ CHUNK_BYTES = TILE * CHUNK * 4
 VECTOR = 4  # float32 of a 16-byte load
 SUM_BARRIER = 1  # named barrier of the warps that add
 ROW_BYTES = TILE * 4  # of bias or delta of a tile
+LINE_BYTES, PIECES, PIECE, PIECE_BYTES = 128, 8, 8, 16  # see NOTE [Lines of dS]
 ALIGN = 1024
 S_COLUMN, DV_COLUMN, DP_COLUMN, LAST_COLUMN = 0, 128, 256, 384
 DTYPE = {"bfloat16": BFloat16, "float16": Float16}
@@ -83,6 +90,29 @@ class Shared(NamedTuple):
     chunks: cute.Tensor
 
 
+class Operands(NamedTuple):
+    """Operands and accumulators of the products; a name with _t is the same bytes, transposed.
+
+    Operands in shared memory have one more mode, of their buffers: see `buffer`.
+    """
+
+    k: cute.Tensor
+    k_t: cute.Tensor
+    v: cute.Tensor
+    q: cute.Tensor
+    q_t: cute.Tensor
+    do: cute.Tensor
+    do_t: cute.Tensor
+    ds: cute.Tensor
+    ds_t: cute.Tensor
+    p: list[Any]
+    s: cute.Tensor
+    dp: cute.Tensor
+    dv: cute.Tensor
+    dk: cute.Tensor
+    dq: cute.Tensor
+
+
 class Half(NamedTuple):
     """A thread's copies of S, dP and P, those tensors, and its first vector of bias and delta."""
 
@@ -105,6 +135,11 @@ class Maps(NamedTuple):
     v: cute.Tensor
     q: cute.Tensor
     do: cute.Tensor
+
+
+def buffer(fragment: cute.Tensor, number: Any) -> cute.Tensor:
+    """The descriptors of one buffer of an operand."""
+    return fragment[None, None, None, number]
 
 
 class Backward:
@@ -214,6 +249,46 @@ class Backward:
             cute.group_modes(source, 0, 3),
         )
 
+    @cute.jit
+    def expect(
+        self, full: cute.Pointer, tiles: cutlass.Constexpr[int], rows: cutlass.Constexpr[int] = 0
+    ) -> None:
+        """Have `full` count the bytes of so many tiles, and of rows of bias or delta."""
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive_and_expect_tx(
+                full, tiles * self.tile_bytes + rows * ROW_BYTES
+            )
+
+    @cute.jit
+    def load_tile(
+        self,
+        atom: cute.CopyAtom,
+        source: cute.Tensor,
+        target: cute.Tensor,
+        full: cute.Pointer,
+        rows: cutlass.Constexpr[int] = 0,
+    ) -> None:
+        """Load a tile by TMA; `full` counts its bytes, and those of `rows` that are to come."""
+        self.expect(full, 1, rows)
+        cute.copy(atom, source, target, tma_bar_ptr=full)
+
+    @cute.jit
+    def load_rows(
+        self,
+        bias: cute.Tensor,
+        delta: cute.Tensor,
+        shared: Shared,
+        place: tuple[Int32, Int32, Int32],
+        slot: Any,
+        full: cute.Pointer,
+    ) -> None:
+        """Load bias and delta of a (batch, head, Q tile); `full` counts them."""
+        batch, head, tile = place
+        with cute.arch.elect_one():
+            for source, target in ((bias, shared.bias), (delta, shared.delta)):
+                row = source[batch, head, None].iterator + tile * TILE
+                load_bulk(row, target[None, slot].iterator, full, ROW_BYTES)
+
     def view(self, tensor: cute.Tensor, layout: cute.ComposedLayout) -> cute.Tensor:
         """The same bytes under another layout."""
         return cute.make_tensor(cute.recast_ptr(tensor.iterator, layout.inner), layout.outer)
@@ -260,39 +335,46 @@ class Backward:
             cute.make_tensor(base + CHUNK * words, fragment.layout),
         ]
 
-    @cute.jit
-    def step(
+    def operands(
         self,
+        mma: Products,
+        layouts: Layouts,
+        shared: Shared,
         tmem: cute.Pointer,
-        lanes: cute.Layout,
-        thread: Int32,
-        half: Int32,
-        masked: Any,
-        words: cute.Tensor,
-        bias: cute.Tensor,
-        delta: cute.Tensor,
-        ds: cute.Tensor,
-        scale_log2: Float32,
-        phase: Int32,
-        s_full: cute.Pointer,
-        p_full: cute.Pointer,
-        dp_full: cute.Pointer,
-        ds_full: cute.Pointer,
-    ) -> None:
-        """P^T and dS^T of one key and 64 queries; arguments as of the two halves."""
-        part = self.half_of(tmem, lanes, thread, half)
-        p = self.probabilities(part, masked, words, bias, scale_log2, phase, s_full, p_full)
-        self.gradients(part, p, delta, ds, phase, dp_full, ds_full)
+        columns: tuple[int, int],
+    ) -> Operands:
+        """Descriptors of shared memory and ranges of tensor memory; `columns` of dK and dQ."""
+        pair, dv = mma.pair.get_slice(0), mma.dv.get_slice(0)
+        dk, dq = mma.dk.get_slice(0), mma.dq.get_slice(0)
+        acc_s = self.accumulator(mma.pair, self.pair_tile, tmem, S_COLUMN)
+        return Operands(
+            k=pair.make_fragment_A(shared.k),
+            k_t=dq.make_fragment_B(shared.k_t),
+            v=pair.make_fragment_A(shared.v),
+            q=pair.make_fragment_B(shared.q),
+            q_t=dk.make_fragment_B(shared.q_t),
+            do=pair.make_fragment_B(shared.do),
+            do_t=dv.make_fragment_B(shared.do_t),
+            ds=dq.make_fragment_A(shared.ds),
+            ds_t=dk.make_fragment_A(shared.ds_t),
+            p=self.p_fragments(mma.dv, layouts.p, tmem, acc_s),
+            s=acc_s,
+            dp=self.accumulator(mma.pair, self.pair_tile, tmem, DP_COLUMN),
+            dv=self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN),
+            dk=self.accumulator(mma.dk, self.gradient_tile, tmem, columns[0]),
+            dq=self.accumulator(mma.dq, self.gradient_tile, tmem, columns[1]),
+        )
 
-    def half_of(self, tmem: Any, lanes: cute.Layout, thread: Any, half: Any) -> Half:
+    def half_of(self, tmem: Any, lanes: cute.Layout, half: Any) -> Half:
         """What a thread reads and writes of S, P and dP, a key and 64 queries.
 
         Args:
             tmem: tensor memory.
             lanes: layout of a tile in it.
-            thread: the key.
             half: which queries.
         """
+        # Its address is its warp's: of the warp's first thread, so that registers are uniform.
+        thread = cute.arch.make_warp_uniform(cute.arch.warp_idx()) % GROUP_WARPS * WARP
         half_lanes = cute.composition(lanes, cute.make_layout((TILE, HALF)))
         packed_lanes = cute.composition(lanes, cute.make_layout((TILE, HALF // 2)))
         s = cute.make_tensor(tmem + S_COLUMN + HALF * half, half_lanes)
@@ -365,7 +447,7 @@ class Backward:
         part: Half,
         p: cute.Tensor,
         delta: cute.Tensor,
-        ds: cute.Tensor,
+        ds: Int32,
         phase: Int32,
         dp_full: cute.Pointer,
         ds_full: cute.Pointer,
@@ -376,7 +458,7 @@ class Backward:
             part: of `half_of`.
             p: of `probabilities`.
             delta: of the tile's queries, in shared memory.
-            ds: [64] of shared memory, where dS goes.
+            ds: of `ds_line`.
             phase: of the barriers.
             dp_full: MMA says dP is there.
             ds_full: told that dS is.
@@ -385,7 +467,6 @@ class Backward:
         deltas = cute.logical_divide(delta, cute.make_layout(VECTOR))
         wait_tmem(dp_full, phase)
         source = part.load.partition_S(part.dp)
-        lines = cute.logical_divide(ds, cute.make_layout(CHUNK))
         for c in cutlass.range_constexpr(HALF // CHUNK):  # few registers hold dP at a time
             gradient = cute.make_rmem_tensor(shape, Float32)[None, None, c]
             cute.copy(part.load, source[None, None, c], gradient)
@@ -404,7 +485,9 @@ class Backward:
                     )
             narrow = cute.make_rmem_tensor(CHUNK, self.dtype)
             narrow.store(values.load().to(self.dtype))
-            cute.autovec_copy(narrow, lines[None, c])
+            for i in cutlass.range_constexpr(CHUNK // PIECE):
+                piece = cute.make_tensor(narrow.iterator + PIECE * i, cute.make_layout(PIECE))
+                cute.autovec_copy(piece, self.ds_piece(ds, c * (CHUNK // PIECE) + i))
         cute.arch.fence_view_async_shared()
         arrive_warp_tmem(ds_full)
 
@@ -417,10 +500,17 @@ class Backward:
         flat = cute.make_tensor(values.iterator, cute.make_layout(HALF))
         halves.store(flat.load().to(self.dtype))
 
-    def ds_row(self, ds_t: cute.Tensor, thread: Int32, half: Int32) -> cute.Tensor:
-        """Where a thread writes its 64 values of dS^T: one line of 128 swizzled bytes."""
-        offset = cute.assume(thread * HALF + half * (TILE * HALF), divby=HALF)
-        return cute.make_tensor(ds_t.iterator + offset, cute.make_layout(HALF))
+    def ds_line(self, ds: cute.Pointer, thread: Int32, half: Int32) -> Int32:
+        """Where a thread writes its 64 values of dS^T: see NOTE [Lines of dS]."""
+        line = thread * LINE_BYTES + half * (TILE * LINE_BYTES)
+        return ds.toint() + line + thread % PIECES * PIECE_BYTES
+
+    def ds_piece(self, line: Int32, piece: int) -> cute.Tensor:
+        """Sixteen bytes of a line, [8]; see NOTE [Lines of dS]."""
+        at = line ^ (piece * PIECE_BYTES)
+        memory = cute.AddressSpace.smem
+        pointer = cute.make_ptr(self.dtype, at, memory, assumed_align=PIECE_BYTES)
+        return cute.make_tensor(pointer, cute.make_layout(PIECE))
 
     @cute.jit
     def add_tile(

@@ -57,26 +57,24 @@ from kernels_sm100.backward import (
     COMPUTE_REGISTERS,
     COMPUTE_WARP,
     COMPUTE_WARPS,
-    DP_COLUMN,
     DV_COLUMN,
     GROUP_WARPS,
     LAST_COLUMN,
     LOAD_WARP,
     MMA_WARP,
     OTHER_REGISTERS,
-    ROW_BYTES,
-    S_COLUMN,
     SUM_REGISTERS,
     THREADS,
     Backward,
     Maps,
+    Operands,
     Products,
     Shared,
+    buffer,
 )
 from kernels_sm100.backward_config import TILE, BackwardConfig
 from kernels_sm100.backward_fakes import BackwardFakes, scalars
 from kernels_sm100.barriers import commit, init_all, next_slot, wait_tmem
-from kernels_sm100.bulk import load_bulk
 from kernels_sm100.config import TMEM_COLUMNS
 from kernels_sm100.mask import keep_half
 from kernels_sm100.mma import gemm
@@ -392,15 +390,6 @@ class LoopK(Backward):
         """Warps 14 and 15: nothing, where TMA loads."""
 
     @cute.jit
-    def load_tile(
-        self, atom: cute.CopyAtom, source: cute.Tensor, target: cute.Tensor, full: cute.Pointer
-    ) -> None:
-        """Load a tile by TMA; `full` counts its bytes."""
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive_and_expect_tx(full, self.tile_bytes)
-        cute.copy(atom, source, target, tma_bar_ptr=full)
-
-    @cute.jit
     def load_queries(
         self,
         maps: Maps,
@@ -413,11 +402,8 @@ class LoopK(Backward):
     ) -> None:
         """Load Q, dO, bias and delta of an item; `full` counts all of them."""
         part = mma.pair.get_slice(0)
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive_and_expect_tx(full, 2 * self.tile_bytes + 2 * ROW_BYTES)
-            for source, target in ((bias, shared.bias), (delta, shared.delta)):
-                row = source[item.batch, item.head, None].iterator + item.tile * TILE
-                load_bulk(row, target[None, 0].iterator, full, ROW_BYTES)
+        self.expect(full, 2, rows=2)
+        self.load_rows(bias, delta, shared, (item.batch, item.head, item.tile), 0, full)
         for atom, tensor, target in (
             (maps.q_atom, maps.q, shared.q),
             (maps.do_atom, maps.do, shared.do),
@@ -456,24 +442,8 @@ class LoopK(Backward):
         barriers: Barriers,
     ) -> None:
         """Issue the products, see NOTE [Order of MMAs]."""
-        pair, dv_part = mma.pair.get_slice(0), mma.dv.get_slice(0)
-        dk_part, dq_part = mma.dk.get_slice(0), mma.dq.get_slice(0)
-        frag_k, frag_v = pair.make_fragment_A(shared.k), pair.make_fragment_A(shared.v)
-        frag_q = pair.make_fragment_B(shared.q)[None, None, None, 0]
-        frag_do = pair.make_fragment_B(shared.do)[None, None, None, 0]
-        frag_do_t = dv_part.make_fragment_B(shared.do_t)[None, None, None, 0]
-        frag_q_t = dk_part.make_fragment_B(shared.q_t)[None, None, None, 0]
-        frag_ds_t = dk_part.make_fragment_A(shared.ds_t)[None, None, None, 0]
-        frag_ds = dq_part.make_fragment_A(shared.ds)[None, None, None, 0]
-        frag_k_t = dq_part.make_fragment_B(shared.k_t)
-        acc_s = self.accumulator(mma.pair, self.pair_tile, tmem, S_COLUMN)
-        acc_dp = self.accumulator(mma.pair, self.pair_tile, tmem, DP_COLUMN)
-        acc_dv = self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN)
-        acc_dk = self.accumulator(mma.dk, self.gradient_tile, tmem, self.sum_column)
-        acc_dq = self.accumulator(mma.dq, self.gradient_tile, tmem, LAST_COLUMN)
-        frag_p = self.p_fragments(mma.dv, layouts.p, tmem, acc_s)
-        half_steps = cute.size(frag_p[0].shape[2]) // 2
-
+        of = self.operands(mma, layouts, shared, tmem, (self.sum_column, LAST_COLUMN))
+        half_steps = cute.size(of.p[0].shape[2]) // 2
         slot, phase, v_slot, v_phase = Int32(0), Int32(0), Int32(0), Int32(0)
         q_phase, step_phase, dk_phase, dv_phase = Int32(0), Int32(0), Int32(1), Int32(1)
         index = cute.arch.block_idx()[0]
@@ -487,33 +457,27 @@ class LoopK(Backward):
                         cute.arch.mbarrier_wait(barriers.q_full, q_phase)
                         q_phase ^= 1
                     self.wait_filled(barriers.k_full + slot, phase)
-                    a = frag_k[None, None, None, slot]
-                    gemm(mma.pair, acc_s, a, frag_q, False, bit=step_phase)
+                    pair = (buffer(of.k, slot), buffer(of.q, 0))
+                    gemm(mma.pair, of.s, *pair, False, bit=step_phase)
                     commit(barriers.s_full)
                     if steps > 0:
-                        wait_tmem(barriers.ds_full, step_phase ^ 1)
-                        b = frag_k_t[None, None, None, before]
-                        gemm(mma.dq, acc_dq, frag_ds, b, steps > 1, bit=step_phase)
-                        commit(barriers.k_empty + before)
-                        if const_expr(not self.shares_dp):
-                            wait_tmem(barriers.dk_empty, dk_phase)
-                            dk_phase ^= 1
-                        gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False, bit=step_phase)
-                        commit(barriers.dk_full)
+                        dk_phase = self.dq_and_dk(
+                            mma, of, before, steps, step_phase, dk_phase, barriers
+                        )
                     self.wait_filled(barriers.v_full + v_slot, v_phase)
                     if const_expr(self.shares_dp):
                         wait_tmem(barriers.dk_empty, dk_phase)
                         dk_phase ^= 1
-                    a = frag_v[None, None, None, v_slot]
-                    gemm(mma.pair, acc_dp, a, frag_do, False, bit=step_phase)
+                    pair = (buffer(of.v, v_slot), buffer(of.do, 0))
+                    gemm(mma.pair, of.dp, *pair, False, bit=step_phase)
                     commit(barriers.dp_full)
                     commit(barriers.v_empty + v_slot)
                     cute.arch.mbarrier_wait(barriers.p_full, step_phase)
                     wait_tmem(barriers.dv_empty, dv_phase)
                     dv_phase ^= 1
-                    dv_of = (mma.dv, acc_dv)
-                    gemm(*dv_of, frag_p[0], frag_do_t, False, last=half_steps, bit=step_phase)
-                    gemm(*dv_of, frag_p[1], frag_do_t, True, first=half_steps, bit=step_phase)
+                    dv, do_t = (mma.dv, of.dv), buffer(of.do_t, 0)
+                    gemm(*dv, of.p[0], do_t, False, last=half_steps, bit=step_phase)
+                    gemm(*dv, of.p[1], do_t, True, first=half_steps, bit=step_phase)
                     commit(barriers.dv_full)
                     before = slot
                     slot, phase = next_slot(slot, phase, K_STAGES)
@@ -521,18 +485,49 @@ class LoopK(Backward):
                     step_phase ^= 1
                     steps += 1
             if steps > 0:
-                wait_tmem(barriers.ds_full, step_phase ^ 1)
-                b = frag_k_t[None, None, None, before]
-                gemm(mma.dq, acc_dq, frag_ds, b, steps > 1, bit=step_phase)
-                commit(barriers.k_empty + before)
-                commit(barriers.dq_full)
-                if const_expr(not self.shares_dp):
-                    wait_tmem(barriers.dk_empty, dk_phase)
-                    dk_phase ^= 1
-                gemm(mma.dk, acc_dk, frag_ds_t, frag_q_t, False, bit=step_phase)
-                commit(barriers.dk_full)
+                dk_phase = self.dq_and_dk(
+                    mma, of, before, steps, step_phase, dk_phase, barriers, last=True
+                )
                 commit(barriers.q_empty)
             index += cute.arch.grid_dim()[0]
+
+    @cute.jit
+    def dq_and_dk(
+        self,
+        mma: Products,
+        of: Operands,
+        slot: Int32,
+        steps: Int32,
+        step_phase: Int32,
+        dk_phase: Int32,
+        barriers: Barriers,
+        last: cutlass.Constexpr[bool] = False,
+    ) -> Int32:
+        """Issue the two products that take dS of the step before; returns dK's next phase.
+
+        Args:
+            mma: the products.
+            of: their operands.
+            slot: of that step's K.
+            steps: of this item that are behind, that step among them.
+            step_phase: of the next step.
+            dk_phase: of dk_empty.
+            barriers: all of them.
+            last: whether dQ is whole.
+        """
+        wait_tmem(barriers.ds_full, step_phase ^ 1)
+        pair = (buffer(of.ds, 0), buffer(of.k_t, slot))
+        gemm(mma.dq, of.dq, *pair, steps > 1, bit=step_phase)
+        commit(barriers.k_empty + slot)
+        if const_expr(last):
+            commit(barriers.dq_full)
+        if const_expr(not self.shares_dp):
+            wait_tmem(barriers.dk_empty, dk_phase)
+            dk_phase ^= 1
+        pair = (buffer(of.ds_t, 0), buffer(of.q_t, 0))
+        gemm(mma.dk, of.dk, *pair, False, bit=step_phase)
+        commit(barriers.dk_full)
+        return dk_phase
 
     @cute.jit
     def compute(
@@ -554,7 +549,8 @@ class LoopK(Backward):
         width = self.head_dim // 2
         columns = cute.composition(lanes, cute.make_layout((TILE, width)))
         acc = cute.make_tensor(tmem + LAST_COLUMN + width * half, columns)
-        ds = self.ds_row(shared.ds_t, thread, half)
+        part = self.half_of(tmem, lanes, half)
+        ds = self.ds_line(shared.ds_t.iterator, thread, half)
         step_phase, item_phase = Int32(0), Int32(0)
         index = cute.arch.block_idx()[0]
         while index < walk.items:
@@ -570,23 +566,15 @@ class LoopK(Backward):
                         words.fill(0)
                     if steps == 0:  # S says so too, but not what copies wrote for this proxy
                         cute.arch.mbarrier_wait(barriers.q_full, item_phase)
-                    self.step(
-                        tmem,
-                        lanes,
-                        thread,
-                        half,
-                        tile >= 0 or keys < TILE,
-                        words,
-                        shared.bias[None, 0],
-                        shared.delta[None, 0],
-                        ds,
-                        scale_log2,
-                        step_phase,
-                        barriers.s_full,
-                        barriers.p_full,
-                        barriers.dp_full,
+                    masked = tile >= 0 or keys < TILE
+                    p = self.probabilities(
+                        part, masked, words, shared.bias[None, 0], scale_log2, step_phase,
+                        barriers.s_full, barriers.p_full,
+                    )  # fmt: skip
+                    self.gradients(
+                        part, p, shared.delta[None, 0], ds, step_phase, barriers.dp_full,
                         barriers.ds_full,
-                    )
+                    )  # fmt: skip
                     step_phase ^= 1
                     steps += 1
             row = item.tile * TILE + thread

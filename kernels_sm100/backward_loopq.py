@@ -46,7 +46,7 @@ NOTE [Barriers]: as in the forward: "full" is arrived at by who fills, "empty" b
 from typing import Any, NamedTuple
 
 import cutlass
-from cutlass import Float32, Int32, Int64, const_expr, cute
+from cutlass import Boolean, Float32, Int32, Int64, const_expr, cute
 from cutlass.cute.nvgpu import cpasync
 from cutlass.memory import SmemAllocator
 
@@ -57,26 +57,24 @@ from kernels_sm100.backward import (
     COMPUTE_REGISTERS,
     COMPUTE_WARP,
     COMPUTE_WARPS,
-    DP_COLUMN,
     DV_COLUMN,
     GROUP_WARPS,
     LAST_COLUMN,
     LOAD_WARP,
     MMA_WARP,
     OTHER_REGISTERS,
-    ROW_BYTES,
-    S_COLUMN,
     SUM_REGISTERS,
     THREADS,
     Backward,
     Maps,
+    Operands,
     Products,
     Shared,
+    buffer,
 )
 from kernels_sm100.backward_config import TILE, BackwardConfig
 from kernels_sm100.backward_fakes import BackwardFakes, compact, scalars
 from kernels_sm100.barriers import commit, init_all, next_slot, wait_tmem
-from kernels_sm100.bulk import load_bulk
 from kernels_sm100.columns import (
     Column,
     Columns,
@@ -112,26 +110,6 @@ class Barriers(NamedTuple):
     dv_empty: cute.Pointer
     dk_full: cute.Pointer
     dk_empty: cute.Pointer
-
-
-class Operands(NamedTuple):
-    """Operands and accumulators of the products; a name with _t is the same bytes, transposed."""
-
-    k: cute.Tensor
-    k_t: cute.Tensor
-    v: cute.Tensor
-    q: cute.Tensor
-    q_t: cute.Tensor
-    do: cute.Tensor
-    do_t: cute.Tensor
-    ds: cute.Tensor
-    ds_t: cute.Tensor
-    p: list[Any]
-    s: cute.Tensor
-    dp: cute.Tensor
-    dv: cute.Tensor
-    dk: cute.Tensor
-    dq: cute.Tensor
 
 
 class LoopQ(Backward):
@@ -353,13 +331,13 @@ class LoopQ(Backward):
         """Work item `index` in this configuration's order."""
         return column(walk, index, self.config)
 
-    def first(self, walk: Columns, item: Column) -> Step:
-        """The first step of an item."""
-        return first_step(walk, item, self.config)
+    def first(self, walk: Columns, item: Column, head: Int32) -> Step:
+        """The first step of a query head of an item."""
+        return first_step(walk, item, head, self.config)
 
-    def following(self, walk: Columns, item: Column, step: Step) -> Step:
-        """The step after `step`."""
-        return next_step(walk, item, step, self.config)
+    def following(self, walk: Columns, step: Step) -> Step:
+        """The step after `step`, of the same head."""
+        return next_step(walk, step, self.config)
 
     @cute.jit
     def load(
@@ -379,73 +357,48 @@ class LoopQ(Backward):
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = self.item(walk, index)
-            step = self.first(walk, item)
-            if step.more:
-                cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)
-                kv_phase ^= 1
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(barriers.kv_full, 2 * self.tile_bytes)
-                for atom, of, target in (
-                    (maps.k_atom, maps.k, shared.k),
-                    (maps.v_atom, maps.v, shared.v),
-                ):
-                    rows = part.partition_A(self.tiles_of(of, item.head, item.batch))
-                    s_kv, g_kv = self.tma_parts(atom, target, rows)
-                    cute.copy(
-                        atom, g_kv[None, item.block], s_kv[None, 0], tma_bar_ptr=barriers.kv_full
-                    )
-            while step.more:
-                tile = q_tile(walk, step, self.config)
-                cute.arch.mbarrier_wait(barriers.q_empty + slot, phase)
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(
-                        barriers.q_full + slot, self.tile_bytes + 2 * ROW_BYTES
-                    )
-                    for source, target in ((bias, shared.bias), (delta, shared.delta)):
-                        row = source[item.batch, step.head, None].iterator + tile * TILE
-                        to = target[None, slot].iterator
-                        load_bulk(row, to, barriers.q_full + slot, ROW_BYTES)
-                q_of = part.partition_B(self.tiles_of(maps.q, step.head, item.batch))
+            steps = Int32(0)
+            for head in cutlass.range(item.first, item.last, unroll=1):
+                step = self.first(walk, item, head)
+                q_of = part.partition_B(self.tiles_of(maps.q, head, item.batch))
+                do_of = part.partition_B(self.tiles_of(maps.do, head, item.batch))
                 s_q, g_q = self.tma_parts(maps.q_atom, shared.q, q_of)
-                full = barriers.q_full + slot
-                cute.copy(maps.q_atom, g_q[None, tile], s_q[None, slot], tma_bar_ptr=full)
-                slot, phase = next_slot(slot, phase, Q_STAGES)
-                cute.arch.mbarrier_wait(barriers.do_empty + do_slot, do_phase)
-                full = barriers.do_full + do_slot
-                with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(full, self.tile_bytes)
-                do_of = part.partition_B(self.tiles_of(maps.do, step.head, item.batch))
                 s_do, g_do = self.tma_parts(maps.do_atom, shared.do, do_of)
-                cute.copy(maps.do_atom, g_do[None, tile], s_do[None, do_slot], tma_bar_ptr=full)
-                do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
-                step = self.following(walk, item, step)
+                while step.more:
+                    tile = q_tile(walk, step, self.config)
+                    if steps == 0:
+                        cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)
+                        kv_phase ^= 1
+                        self.load_keys(maps, shared, mma, item, barriers.kv_full)
+                    cute.arch.mbarrier_wait(barriers.q_empty + slot, phase)
+                    full = barriers.q_full + slot
+                    self.load_tile(maps.q_atom, g_q[None, tile], s_q[None, slot], full, rows=2)
+                    self.load_rows(bias, delta, shared, (item.batch, head, tile), slot, full)
+                    slot, phase = next_slot(slot, phase, Q_STAGES)
+                    cute.arch.mbarrier_wait(barriers.do_empty + do_slot, do_phase)
+                    full = barriers.do_full + do_slot
+                    self.load_tile(maps.do_atom, g_do[None, tile], s_do[None, do_slot], full)
+                    do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
+                    steps += 1
+                    step = self.following(walk, step)
             index += cute.arch.grid_dim()[0]
         # The CTA must not end while a commit is still to arrive at its barriers; this is the last.
         cute.arch.mbarrier_wait(barriers.kv_empty, kv_phase)
 
-    def operands(self, mma: Products, layouts: Any, shared: Shared, tmem: cute.Pointer) -> Operands:
-        """Descriptors of shared memory and ranges of tensor memory as the MMAs take them."""
-        pair, dv = mma.pair.get_slice(0), mma.dv.get_slice(0)
-        dk, dq = mma.dk.get_slice(0), mma.dq.get_slice(0)
-        one = (None, None, None, 0)
-        acc_s = self.accumulator(mma.pair, self.pair_tile, tmem, S_COLUMN)
-        return Operands(
-            k=pair.make_fragment_A(shared.k)[one],
-            k_t=dq.make_fragment_B(shared.k_t)[one],
-            v=pair.make_fragment_A(shared.v)[one],
-            q=pair.make_fragment_B(shared.q),
-            q_t=dk.make_fragment_B(shared.q_t),
-            do=pair.make_fragment_B(shared.do),
-            do_t=dv.make_fragment_B(shared.do_t),
-            ds=dq.make_fragment_A(shared.ds)[one],
-            ds_t=dk.make_fragment_A(shared.ds_t)[one],
-            p=self.p_fragments(mma.dv, layouts.p, tmem, acc_s),
-            s=acc_s,
-            dp=self.accumulator(mma.pair, self.pair_tile, tmem, DP_COLUMN),
-            dv=self.accumulator(mma.dv, self.gradient_tile, tmem, DV_COLUMN),
-            dk=self.accumulator(mma.dk, self.gradient_tile, tmem, LAST_COLUMN),
-            dq=self.accumulator(mma.dq, self.gradient_tile, tmem, self.sum_column),
-        )
+    @cute.jit
+    def load_keys(
+        self, maps: Maps, shared: Shared, mma: Products, item: Column, full: cute.Pointer
+    ) -> None:
+        """Load K and V of an item; `full` counts both."""
+        part = mma.pair.get_slice(0)
+        self.expect(full, 2)
+        for atom, tensor, target in (
+            (maps.k_atom, maps.k, shared.k),
+            (maps.v_atom, maps.v, shared.v),
+        ):
+            tiles = part.partition_A(self.tiles_of(tensor, item.head, item.batch))
+            to, of = self.tma_parts(atom, target, tiles)
+            cute.copy(atom, of[None, item.block], to[None, 0], tma_bar_ptr=full)
 
     @cute.jit
     def mma(
@@ -458,47 +411,48 @@ class LoopQ(Backward):
         barriers: Barriers,
     ) -> None:
         """Issue the products, see NOTE [Order of MMAs]."""
-        of = self.operands(mma, layouts, shared, tmem)
+        of = self.operands(mma, layouts, shared, tmem, (LAST_COLUMN, self.sum_column))
         half_steps = cute.size(of.p[0].shape[2]) // 2
         slot, phase, do_slot, do_phase = Int32(0), Int32(0), Int32(0), Int32(0)
         kv_phase, step_phase, dq_phase, empty_phase = Int32(0), Int32(0), Int32(1), Int32(1)
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = self.item(walk, index)
-            step = self.first(walk, item)
             steps, before = Int32(0), Int32(0)
-            if step.more:
-                cute.arch.mbarrier_wait(barriers.kv_full, kv_phase)
-                kv_phase ^= 1
-            while step.more:
-                cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
-                q = of.q[None, None, None, slot]
-                gemm(mma.pair, of.s, of.k, q, False, bit=step_phase)
-                commit(barriers.s_full)
-                if steps > 0:
-                    dq_phase = self.dk_and_dq(
-                        mma, of, before, steps, step_phase, dq_phase, empty_phase, barriers
-                    )
-                cute.arch.mbarrier_wait(barriers.do_full + do_slot, do_phase)
-                if const_expr(self.shares_dp):
-                    wait_tmem(barriers.dq_empty, dq_phase)
-                    dq_phase ^= 1
-                do = of.do[None, None, None, do_slot]
-                gemm(mma.pair, of.dp, of.v, do, False, bit=step_phase)
-                commit(barriers.dp_full)
-                wait_tmem(barriers.p_full, step_phase)
-                if const_expr(self.splits):
-                    self.wait_where(steps == 0, barriers.dv_empty, empty_phase)
-                do_t, dv = of.do_t[None, None, None, do_slot], (mma.dv, of.dv)
-                gemm(*dv, of.p[0], do_t, steps > 0, last=half_steps, bit=step_phase)
-                gemm(*dv, of.p[1], do_t, True, first=half_steps, bit=step_phase)
-                commit(barriers.do_empty + do_slot)
-                before = slot
-                slot, phase = next_slot(slot, phase, Q_STAGES)
-                do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
-                step_phase ^= 1
-                steps += 1
-                step = self.following(walk, item, step)
+            for head in cutlass.range(item.first, item.last, unroll=1):
+                step = self.first(walk, item, head)
+                while step.more:
+                    if steps == 0:
+                        cute.arch.mbarrier_wait(barriers.kv_full, kv_phase)
+                        kv_phase ^= 1
+                    cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
+                    pair = (buffer(of.k, 0), buffer(of.q, slot))
+                    gemm(mma.pair, of.s, *pair, False, bit=step_phase)
+                    commit(barriers.s_full)
+                    if steps > 0:
+                        dq_phase = self.dk_and_dq(
+                            mma, of, before, steps, step_phase, dq_phase, empty_phase, barriers
+                        )
+                    cute.arch.mbarrier_wait(barriers.do_full + do_slot, do_phase)
+                    if const_expr(self.shares_dp):
+                        wait_tmem(barriers.dq_empty, dq_phase)
+                        dq_phase ^= 1
+                    pair = (buffer(of.v, 0), buffer(of.do, do_slot))
+                    gemm(mma.pair, of.dp, *pair, False, bit=step_phase)
+                    commit(barriers.dp_full)
+                    wait_tmem(barriers.p_full, step_phase)
+                    if const_expr(self.splits):
+                        self.wait_where(steps == 0, barriers.dv_empty, empty_phase)
+                    dv, do_t = (mma.dv, of.dv), buffer(of.do_t, do_slot)
+                    gemm(*dv, of.p[0], do_t, steps > 0, last=half_steps, bit=step_phase)
+                    gemm(*dv, of.p[1], do_t, True, first=half_steps, bit=step_phase)
+                    commit(barriers.do_empty + do_slot)
+                    before = slot
+                    slot, phase = next_slot(slot, phase, Q_STAGES)
+                    do_slot, do_phase = next_slot(do_slot, do_phase, self.stages)
+                    step_phase ^= 1
+                    steps += 1
+                    step = self.following(walk, step)
             if steps > 0:
                 if const_expr(not self.splits):
                     commit(barriers.dv_full)
@@ -545,15 +499,16 @@ class LoopQ(Backward):
         wait_tmem(barriers.ds_full, step_phase ^ 1)
         if const_expr(self.splits):
             self.wait_where(steps == 1, barriers.dk_empty, empty_phase)
-        q_t = of.q_t[None, None, None, slot]
-        gemm(mma.dk, of.dk, of.ds_t, q_t, steps > 1, bit=step_phase)
+        pair = (buffer(of.ds_t, 0), buffer(of.q_t, slot))
+        gemm(mma.dk, of.dk, *pair, steps > 1, bit=step_phase)
         commit(barriers.q_empty + slot)
         if const_expr(last):
             commit(barriers.dk_full)
         if const_expr(not self.shares_dp):
             wait_tmem(barriers.dq_empty, dq_phase)
             dq_phase ^= 1
-        gemm(mma.dq, of.dq, of.ds, of.k_t, False, bit=step_phase)
+        pair = (buffer(of.ds, 0), buffer(of.k_t, 0))
+        gemm(mma.dq, of.dq, *pair, False, bit=step_phase)
         commit(barriers.dq_full)
         return dq_phase
 
@@ -575,34 +530,36 @@ class LoopQ(Backward):
         thread = cute.arch.thread_idx()[0] % TILE
         half = cute.arch.make_warp_uniform(cute.arch.warp_idx() // GROUP_WARPS - 1)
         lanes = self.accumulator(mma.pair, self.pair_tile, tmem, 0)[(None, None), 0, 0].layout
-        part = self.half_of(tmem, lanes, thread, half)
-        ds = self.ds_row(shared.ds_t, thread, half)
+        part = self.half_of(tmem, lanes, half)
+        ds = self.ds_line(shared.ds_t.iterator, thread, half)
         slot, phase, step_phase, full_phase = Int32(0), Int32(0), Int32(0), Int32(0)
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = self.item(walk, index)
             key = item.block * TILE + thread
             ragged = (item.block + 1) * TILE > seqlen_k
-            step = self.first(walk, item)
-            visited = step.more
-            while step.more:
-                words = keep_half(walk, step.tile, thread, half, self.pack)
-                if key >= seqlen_k:
-                    words.fill(0)
-                masked = step.tile >= 0 or ragged
-                # S says so too, but not what copies wrote for this proxy
-                cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
-                p = self.probabilities(
-                    part, masked, words, shared.bias[None, slot], scale_log2, step_phase,
-                    barriers.s_full, barriers.p_full,
-                )  # fmt: skip
-                step = self.following(walk, item, step)  # is read while dP is on its way
-                self.gradients(
-                    part, p, shared.delta[None, slot], ds, step_phase, barriers.dp_full,
-                    barriers.ds_full,
-                )  # fmt: skip
-                slot, phase = next_slot(slot, phase, Q_STAGES)
-                step_phase ^= 1
+            visited = Boolean(False)
+            for head in cutlass.range(item.first, item.last, unroll=1):
+                step = self.first(walk, item, head)
+                visited |= step.more
+                while step.more:
+                    words = keep_half(walk, step.tile, thread, half, self.pack)
+                    if key >= seqlen_k:
+                        words.fill(0)
+                    masked = step.tile >= 0 or ragged
+                    # S says so too, but not what copies wrote for this proxy
+                    cute.arch.mbarrier_wait(barriers.q_full + slot, phase)
+                    p = self.probabilities(
+                        part, masked, words, shared.bias[None, slot], scale_log2, step_phase,
+                        barriers.s_full, barriers.p_full,
+                    )  # fmt: skip
+                    step = self.following(walk, step)  # is read while dP is on its way
+                    self.gradients(
+                        part, p, shared.delta[None, slot], ds, step_phase, barriers.dp_full,
+                        barriers.ds_full,
+                    )  # fmt: skip
+                    slot, phase = next_slot(slot, phase, Q_STAGES)
+                    step_phase ^= 1
             if const_expr(not self.splits):
                 if half == 0:
                     self.store(
@@ -665,26 +622,28 @@ class LoopQ(Backward):
         index = cute.arch.block_idx()[0]
         while index < walk.items:
             item = self.item(walk, index)
-            step = self.first(walk, item)
-            visited = step.more
-            while step.more:
-                tile = q_tile(walk, step, self.config)
-                semaphore, turn = None, None
-                if const_expr(self.config.deterministic):
-                    semaphore = semaphores[item.batch, step.head, None].iterator + tile
-                    turn = walk.write_order[step.entry, step.part]
-                wait_tmem(barriers.dq_full, phase)
-                phase ^= 1
-                self.add_tile(
-                    acc[(None, None), 0, 0],
-                    shared.chunks,
-                    dq_sums[item.batch, step.head, tile, None, None, None],
-                    thread,
-                    barriers.dq_empty,
-                    semaphore,
-                    turn,
-                )
-                step = self.following(walk, item, step)
+            visited = Boolean(False)
+            for head in cutlass.range(item.first, item.last, unroll=1):
+                step = self.first(walk, item, head)
+                visited |= step.more
+                while step.more:
+                    tile = q_tile(walk, step, self.config)
+                    semaphore, turn = None, None
+                    if const_expr(self.config.deterministic):
+                        semaphore = semaphores[item.batch, head, None].iterator + tile
+                        turn = walk.write_order[step.entry, step.part]
+                    wait_tmem(barriers.dq_full, phase)
+                    phase ^= 1
+                    self.add_tile(
+                        acc[(None, None), 0, 0],
+                        shared.chunks,
+                        dq_sums[item.batch, head, tile, None, None, None],
+                        thread,
+                        barriers.dq_empty,
+                        semaphore,
+                        turn,
+                    )
+                    step = self.following(walk, step)
             if const_expr(self.splits):
                 self.add_item(mma, tmem, shared, dk, dv, item, thread, visited, barriers)
             index += cute.arch.grid_dim()[0]

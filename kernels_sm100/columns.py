@@ -4,7 +4,8 @@ NOTE [Steps]: a CTA owns a KV block of a KV head. Its steps are the Q tiles that
 each query head of the group, of each entry of that head's list, each part that the entry does not
 skip. Parts past the end of the queries are skipped by the tables. Load, MMA, compute and sums warps
 all ask here for the next step, from tables that none of them changes, so that they cannot disagree;
-where they did, the kernel would hang.
+where they did, the kernel would hang. All have the same two loops, over heads and over the steps of
+a head, so that a step does not pay for the change of heads.
 
 NOTE [Head split]: a few KV heads with long groups are too few work items for the device. With
 `head_split` a work item is a share of the group's heads, and adds its dK and dV to float32 sums as
@@ -73,13 +74,12 @@ class Column(NamedTuple):
 
 
 class Step(NamedTuple):
-    """Where a warp is in its item.
+    """Where a warp is in a query head's list for its item.
 
     Attributes:
         more: whether there is a step; nothing else means anything if not.
-        head: query head.
-        begin: first entry of its list.
-        places: parts of all entries of that list.
+        begin: first entry of the list.
+        places: parts of all its entries.
         place: how many of them are behind.
         entry: of the tables.
         part: of the entry.
@@ -87,7 +87,6 @@ class Step(NamedTuple):
     """
 
     more: Boolean
-    head: Int32
     begin: Int64
     places: Int32
     place: Int32
@@ -128,55 +127,40 @@ def column(walk: Columns, index: Int32, config: cutlass.Constexpr[BackwardConfig
 
 
 @cute.jit
-def first_step(walk: Columns, item: Column, config: cutlass.Constexpr[BackwardConfig]) -> Step:
-    """The first step of an item, if it has one."""
-    begin, places = _head_list(walk, item, item.first, config)
+def first_step(
+    walk: Columns, item: Column, head: Int32, config: cutlass.Constexpr[BackwardConfig]
+) -> Step:
+    """The first step of a query head of an item, if it has one."""
+    plan_head, _ = divmod(head, walk.pattern_heads)
+    line = Int64(walk.pattern_id[item.plan_batch, plan_head]) * walk.rows.divisor + item.block
+    begin = walk.row_ptr[line]
     start = Step(
         more=Boolean(True),
-        head=item.first,
         begin=begin,
-        places=places,
+        places=Int32(walk.row_ptr[line + 1] - begin) * config.parts,
         place=Int32(-1),
         entry=begin,
         part=Int32(0),
         tile=Int32(SKIP),
     )
-    return next_step(walk, item, start, config)
+    return next_step(walk, start, config)
 
 
 @cute.jit
-def next_step(
-    walk: Columns, item: Column, step: Step, config: cutlass.Constexpr[BackwardConfig]
-) -> Step:
-    """The step after `step`, if there is one."""
-    more, head, begin, places, place, entry, part, tile = step
+def next_step(walk: Columns, step: Step, config: cutlass.Constexpr[BackwardConfig]) -> Step:
+    """The step after `step` in the same list, if there is one."""
+    more, begin, places, place, entry, part, tile = step
     tile = Int32(SKIP)
     while more and tile == SKIP:
         place += 1
-        if place < places:
+        more = place < places
+        if more:
             at = place
             if const_expr(config.descending):
                 at = places - 1 - place
             entry, part = begin + at // config.parts, at % config.parts
             tile = walk.tile_id[entry, part]
-        else:
-            head += 1
-            place = Int32(-1)
-            more = head < item.last
-            if more:
-                begin, places = _head_list(walk, item, head, config)
-    return Step(more, head, begin, places, place, entry, part, tile)
-
-
-@cute.jit
-def _head_list(
-    walk: Columns, item: Column, head: Int32, config: cutlass.Constexpr[BackwardConfig]
-) -> tuple[Int64, Int32]:
-    """(first entry, parts of all entries) of a query head's list for the item's KV block."""
-    plan_head, _ = divmod(head, walk.pattern_heads)
-    line = Int64(walk.pattern_id[item.plan_batch, plan_head]) * walk.rows.divisor + item.block
-    begin = walk.row_ptr[line]
-    return begin, Int32(walk.row_ptr[line + 1] - begin) * config.parts
+    return Step(more, begin, places, place, entry, part, tile)
 
 
 def q_tile(walk: Columns, step: Step, config: BackwardConfig) -> Int32:

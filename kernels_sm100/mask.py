@@ -54,14 +54,15 @@ def keep_half(
     tokens = max(HALF_ROWS // pack, 1)
     words = _all_kept(max(tokens // 32, 1))
     if tile >= 0:
-        per_key = walk.tiles.shape[2]
-        line = Int64(tile) * (walk.tiles.shape[1] * per_key) + key * per_key
+        per_key, number = walk.tiles.shape[2], cute.size(words)
+        first = key * per_key
         if const_expr(tokens >= 32):
-            _copy_words(walk.tiles, line + half * (tokens // 32), words)
-        else:
-            _copy_words(walk.tiles, line, words)
-            if const_expr(pack <= HALF_ROWS):
-                words[0] = words[0] >> (half * tokens)
+            first += half * number
+        of_key = walk.tiles.iterator + cute.assume(first, divby=number)  # the same in every step
+        before = cute.assume(Int64(tile) * (walk.tiles.shape[1] * per_key), divby=number)
+        cute.autovec_copy(cute.make_tensor(of_key + before, cute.make_layout(number)), words)
+        if const_expr(tokens < 32 and pack <= HALF_ROWS):
+            words[0] = words[0] >> (half * tokens)
     return words
 
 

@@ -3,8 +3,8 @@
 NOTE [Descriptors]: the operands of every MMA are descriptors of 64 bits, each a constant away from
 its tile's. Compilers compute them once, before the loop that issues the MMAs; a kernel of five
 products has some sixty, more than the issuing warp has registers, and ptxas spills them. An offset
-that is zero, but only known to be when the loop runs, keeps the additions in the loop, where they
-are uniform and cost the issuing warp two instructions an MMA.
+that is zero, but only known to be when the loop runs, keeps the additions in the loop: one an
+operand, uniform and of 32 bits, since the constant goes into the same addition.
 """
 
 from typing import Any
@@ -34,11 +34,13 @@ def zero_of(bit: Int32, *, loc: Any = None, ip: Any = None) -> Int32:
     )
 
 
-@cute.jit
-def displaced(fragment: cute.Tensor, offset: Int32) -> cute.Tensor:
-    """[MMA, rows, steps] of descriptors, `offset` further on."""
-    layout = cute.append(fragment.layout, cute.make_layout(2, stride=1))
-    return cute.make_tensor(fragment.iterator, layout)[None, None, None, offset]
+def operand(fragment: cute.Tensor, step: int, zero: Any) -> cute.Tensor:
+    """[MMA, rows] of a step, by an addition to its tile's descriptor if `zero` is one."""
+    if const_expr(zero is None):
+        return fragment[None, None, step]
+    offset = zero + cute.crd2idx((0, 0, step), fragment.layout)
+    layout = cute.append(fragment[None, None, 0].layout, cute.make_layout(2, stride=1))
+    return cute.make_tensor(fragment.iterator, layout)[None, None, offset]
 
 
 @cute.jit
@@ -65,12 +67,10 @@ def gemm(
         bit: a variable that is 0 or 1, for descriptors that are not kept in registers; see
             NOTE [Descriptors].
     """
-    if const_expr(bit is not None):
-        b = displaced(b, zero_of(bit))
-        if const_expr(mma.op.a_src == tcgen05.OperandSource.SMEM):
-            a = displaced(a, zero_of(bit))
+    zero = None if const_expr(bit is None) else zero_of(bit)
+    zero_a = zero if const_expr(mma.op.a_src == tcgen05.OperandSource.SMEM) else None
     atom = cute.make_mma_atom(mma.op)
     steps = range(cute.size(a.shape[2]))[first:last]
     for i in cutlass.range_constexpr(steps.start, steps.stop):
         atom.set(tcgen05.Field.ACCUMULATE, True if const_expr(i > first) else accumulate)
-        cute.gemm(atom, acc, a[None, None, i], b[None, None, i], acc)
+        cute.gemm(atom, acc, operand(a, i, zero_a), operand(b, i, zero), acc)

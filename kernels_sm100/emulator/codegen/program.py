@@ -7,6 +7,8 @@ returns what to do next: a block number, BLOCKED, DIVERGED, FINISHED, or a branc
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -220,13 +222,19 @@ class Program:
         variant = "masked" if masked else "plain"
         file = f"<{self.kernel.name[:40]}, PTX line {self.line_of(block)}, {variant}>"
         scope: dict[str, Any] = {}
-        exec(compile(text, file, "exec"), self.names, scope)  # noqa: S102 - our own text
+        exec(_code(text, file), self.names, scope)  # noqa: S102 - our own text
         made: BlockFunction = scope["block"]
         return made
 
     def registers(self) -> list[Any]:
         """Storage for the registers of one warp; None is never written."""
         return [None] * self.register_count
+
+
+@lru_cache(maxsize=2048)
+def _code(text: str, file: str) -> CodeType:
+    """Python text compiled; a kernel and its mutants have most of their blocks in common."""
+    return compile(text, file, "exec")
 
 
 def entry(module: Module, name: str) -> Kernel:

@@ -6,25 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.backward_host import BACKWARD_SOURCES, build_postprocess, build_preprocess
 from kernels_sm100.launch import compile_kernel
 from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
+from tests.kernels.backward.configs import Q_64
 from tests.kernels.backward.run import LOG2_E, judge, problem, unpacked
 from tests.kernels.emulated import run
 from tests.kernels.forward import masks
 from tests.kernels.forward.run import aligned
 
-CONFIG = BackwardConfig(head_dim=64, dtype="float16", group=2, parts=2)
 NAN = float("nan")
 
 
 @pytest.fixture(scope="module")
 def ends(compile_cache):
-    """(preprocess, postprocess) of CONFIG."""
+    """(preprocess, postprocess) of Q_64."""
     pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
     return [
-        compile_kernel(build, CONFIG, sources=BACKWARD_SOURCES, cache=compile_cache)
+        compile_kernel(build, Q_64, sources=BACKWARD_SOURCES, cache=compile_cache)
         for build in (build_preprocess, build_postprocess)
     ]
 
@@ -86,7 +85,7 @@ def test_postprocess(ends, seqlen):
 def test_postprocess_of_gathered_rows(compile_cache):
     pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
     config = replace(
-        CONFIG,
+        Q_64,
         direction="loop_k",
         parts=1,
         inner_load=InnerLoadMode.CP_ASYNC,
@@ -106,12 +105,12 @@ def test_postprocess_of_gathered_rows(compile_cache):
 
 def test_the_three_kernels_in_turn(ends, backward_kernel):
     mask = masks.causal(300, 200) & (np.arange(300) % 7 > 0)[:, None]
-    given = problem(CONFIG, mask)
+    given = problem(Q_64, mask)
     lse = torch.from_numpy(given.wanted.lse).float()
     o = aligned(given.q.shape, torch.float16).copy_(torch.from_numpy(given.wanted.o))
 
     bias, delta, _ = prepared(ends[0], o, given.do, lse, given.dlse)
-    outcome = backward_kernel(CONFIG).run(given, bias=bias, delta=delta)
+    outcome = backward_kernel(Q_64).run(given, bias=bias, delta=delta)
     dq = aligned(given.q.shape, torch.float16, NAN)
     run(ends[1], outcome.raw[0], dq, given.scale)
 

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 
-from kernels_sm100.backward_config import BackwardConfig
+from tests.kernels.backward.configs import UP
 from tests.kernels.backward.run import judge, padded_rows, problem
 from tests.kernels.forward import masks
-
-CONFIG = BackwardConfig(head_dim=64, deterministic=True, spt=True)
 
 
 def full_for_bits(kernel, given):
@@ -35,8 +33,8 @@ def no_delta(_kernel, given):
 
 @pytest.mark.parametrize("plant", [full_for_bits, forward_bits, no_delta])
 def test_planted_faults_are_found(backward_kernel, plant):
-    kernel = backward_kernel(CONFIG)
-    given = problem(CONFIG, masks.causal(256, 256))
+    kernel = backward_kernel(UP)
+    given = problem(UP, masks.causal(256, 256))
     judge(given, kernel.run(given, races=False))
 
     with pytest.raises(AssertionError):

@@ -7,11 +7,10 @@ tolerance of 15 to 85 % of the elements let through.
 import numpy as np
 import pytest
 
-from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.errors import BarrierOverrun, Deadlock, RaceError
+from tests.kernels.backward.configs import K_64
 from tests.kernels.backward.run import judge, problem
 
-CONFIG = BackwardConfig(direction="loop_k", head_dim=64)
 FAULTS = {
     "K waits for the barrier of Q": (
         Deadlock,
@@ -25,11 +24,10 @@ FAULTS = {
     ),
     "dQ waits in every step for what its end says": (
         Deadlock,
-        "b = frag_k_t[None, None, None, before]\n" + 24 * " ",
-        "b = frag_k_t[None, None, None, before]\n"
-        + 24 * " "
-        + "wait_tmem(barriers.dq_full, q_phase ^ 1)\n"
-        + 24 * " ",
+        "pair = (buffer(of.ds, 0), buffer(of.k_t, slot))",
+        "pair = (buffer(of.ds, 0), buffer(of.k_t, slot))\n"
+        + 8 * " "
+        + "wait_tmem(barriers.dq_full, step_phase)",
     ),
     "more warps are waited for than add dK and dV": (
         Deadlock,
@@ -62,10 +60,10 @@ def test_planted_faults_are_found(backward_kernel, tmp_path, name):
     from tests.kernels.backward.mutant import plant
 
     error, old, new = FAULTS[name]
-    given = problem(CONFIG, two_items())
-    judge(given, backward_kernel(CONFIG).run(given))
+    given = problem(K_64, two_items())
+    judge(given, backward_kernel(K_64).run(given))
 
-    faulty = plant(tmp_path, CONFIG, ("backward_loopk", old, new))
+    faulty = plant(tmp_path, K_64, ("backward_loopk", old, new))
 
     with pytest.raises(error):
         faulty.run(given)

@@ -8,8 +8,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.verify import Captured, verify
+from tests.kernels.backward.configs import K_64
 from tests.kernels.backward.run import problem
 
 pytestmark = pytest.mark.skipif(
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.skipif(
     reason="needs SentryWard (extra verify)",
 )
 
-CONFIG = BackwardConfig(direction="loop_k", head_dim=64)  # rings of two
 TABLES = {"pattern_id": 4, "row_ptr": 8, "col": 4, "tile_id": 4, "order": 4}  # bytes an element
 
 
@@ -56,7 +55,7 @@ def tables_of(captured):
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_is_proved_race_free(backward_kernel, name):
-    captured = capture(backward_kernel(CONFIG), CASES[name])
+    captured = capture(backward_kernel(K_64), CASES[name])
 
     found = verify(captured, tables=tables_of(captured), timeout=900)
 

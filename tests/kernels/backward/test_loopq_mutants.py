@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from kernels_sm100.backward_config import TILE
+from tests.kernels.backward.configs import PACKED, SPLIT
 from tests.kernels.backward.run import judge, problem
-from tests.kernels.backward.test_loopq import PACKED, SPLIT
 
 # One with turns at D = 128, which owns dK and dV, one without at D = 64, which adds them; and how
 # many Q tiles see each KV block but the last, which nothing sees. Rings of two wrap in both.

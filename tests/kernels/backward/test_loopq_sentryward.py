@@ -13,6 +13,7 @@ from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.backward_host import BACKWARD_SOURCES, build_postprocess, build_preprocess
 from kernels_sm100.launch import compile_kernel
 from kernels_sm100.verify import Captured, verify
+from tests.kernels.backward.configs import DOWN
 from tests.kernels.backward.run import problem
 from tests.kernels.forward.run import aligned
 
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.skipif(
     reason="needs SentryWard (extra verify)",
 )
 
-CONFIG = BackwardConfig(head_dim=64, descending=True)
 ENDS = BackwardConfig(head_dim=64, dtype="float16")
 # Bytes an element of the tables that steer.
 TABLES = {"pattern_id": 4, "row_ptr": 8, "col": 4, "tile_id": 4, "order": 4}
@@ -54,9 +54,9 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_is_proved_race_free(backward_kernel, name):
-    kernel, seen = backward_kernel(CONFIG), []
+    kernel, seen = backward_kernel(DOWN), []
     kernel.launch(
-        problem(CONFIG, CASES[name]),
+        problem(DOWN, CASES[name]),
         lambda launch, memory: seen.append(Captured.of(launch, memory)),
     )
     (captured,) = seen

@@ -3,14 +3,10 @@
 import pytest
 import torch
 
-from kernels_sm100.backward_config import BackwardConfig
+from tests.kernels.backward.configs import K_64, Q_64, TURNS, UP
 from tests.kernels.backward.run import judge, problem
 from tests.kernels.forward import masks
 
-TURNS = BackwardConfig(head_dim=64, group=4, parts=4, deterministic=True)
-TURNS_DOWN = BackwardConfig(head_dim=64, deterministic=True, spt=True)
-ANY_ORDER = BackwardConfig(head_dim=64, dtype="float16", group=2, parts=2)
-LOOP_K = BackwardConfig(direction="loop_k", head_dim=64)
 SCHEDULES = [("round_robin", 0), ("lazy", 0), ("random", 0)]
 RANDOM = [("lazy", 0), *(("random", seed) for seed in range(5))]
 
@@ -28,7 +24,7 @@ def runs(kernel, given, ctas, schedules=SCHEDULES):
     ]
 
 
-@pytest.mark.parametrize("config", [TURNS, TURNS_DOWN], ids=["ascending", "descending"])
+@pytest.mark.parametrize("config", [TURNS, UP], ids=["ascending", "descending"])
 def test_turns_fix_every_bit(backward_kernel, config):
     given = problem(config, masks.blocks((1, 1, 200, 300), 0.8, seed=2))
 
@@ -40,8 +36,8 @@ def test_turns_fix_every_bit(backward_kernel, config):
 
 
 def test_the_grid_does_not_change_turns(backward_kernel):
-    given = problem(TURNS_DOWN, masks.blocks((1, 1, 200, 500), 0.8), batch=2)
-    kernel = backward_kernel(TURNS_DOWN)
+    given = problem(UP, masks.blocks((1, 1, 200, 500), 0.8), batch=2)
+    kernel = backward_kernel(UP)
 
     found = [kernel.run(given, ctas=ctas, races=False) for ctas in (1, 3, 8)]
 
@@ -51,16 +47,16 @@ def test_the_grid_does_not_change_turns(backward_kernel):
 
 def test_turns_cost_nothing_where_nobody_asks_for_them(backward_kernel):
     """No semaphore is read or raised."""
-    for config, some in ((TURNS_DOWN, True), (ANY_ORDER, False)):
+    for config, some in ((UP, True), (Q_64, False)):
         text = backward_kernel(config).compiled.entry.ptx
         assert ("ld.acquire.gpu" in text) == some
         assert ("red.release.gpu" in text) == some
 
 
-@pytest.mark.parametrize("config", [ANY_ORDER, LOOP_K], ids=["loop_q", "loop_k"])
+@pytest.mark.parametrize("config", [Q_64, K_64], ids=["loop_q", "loop_k"])
 def test_what_a_cta_owns_is_fixed_without_turns(backward_kernel, config):
     given = problem(config, masks.blocks((1, 1, 300, 300), 0.8, seed=2))
-    owned = (1, 2) if config is ANY_ORDER else (0,)
+    owned = (1, 2) if config is Q_64 else (0,)
 
     found = runs(backward_kernel(config), given, 3)
 
