@@ -1,21 +1,25 @@
-"""The sweeps of MagiAttention's IndexSparse tests through our SM100 forward, in the emulator.
+"""The sweeps of MagiAttention's IndexSparse tests, forward and backward, against float64.
 
-    python -m benchmarks.sm100_gather_grid FILE
+    python -m benchmarks.sm100_gather_grid FILE [--runs emulated,cpu,full] [--sweep classic]
 
 44 configurations of its pull request 334, with random lists for each tile, and 5 more whose queries
-differ, which it has not: top-k lists, made `TokenTiles`, through `attention(backend=
-"sm100-emulated")`, against a token-level reference in float64. One gate for all: twice the error of
-bfloat16 attention in torch plus 2^-8. FILE keeps one line of JSON a configuration; those it holds
-are not run again. An error of the emulator (a race, a fault, a deadlock) is a row too. It needs the
-extra sm100; run it in the root of a checkout.
+differ, which it has not: top-k lists, made `TokenTiles`, through `attention` in bfloat16, against a
+token-level reference in float64. Three runs of each:
+
+- `emulated`: `sm100-emulated`, forward and backward, of the first two Q tiles of a head;
+- `cpu`: `cpu`, forward and backward, in full;
+- `full`: `sm100-emulated`, the forward alone, in full: minutes each, so only if asked for.
+
+One gate for all: O within twice the error of bfloat16 attention in torch plus 2^-8, by KV head and
+128 packed rows; LSE within 1e-4; gradients within the budget of `benchmarks.gathered_gate`. FILE
+keeps one line of JSON a configuration; those it holds are not run again. An error of the emulator
+(a race, a fault, a deadlock) is a row too. It needs the extra sm100; run it in the root of a
+checkout.
 """
 
-import argparse
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +28,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import maskplan as mp
+from benchmarks.gathered_gate import Inputs, budget_used
+from benchmarks.grid import Rows, fill, parser, tail
 from kernels_sm100.errors import KernelError
 
 HEADS = ((128, 1), (64, 1), (32, 1), (16, 1), (4, 4), (8, 2), (4, 1), (16, 16))
 PARTIAL = ((256, 512, 192), (256, 512, 448), (128, 1024, 320), (512, 2048, 576), (1024, 4096, 960))
+RUNS = ("emulated", "cpu", "full")
 FLOOR = 2.0**-8
 TILE = 128  # packed rows that are judged together
 
@@ -47,6 +54,7 @@ class Case:
         block: 128 where keys come in whole aligned blocks of as many, else 1.
         packed: whether the heads of a group share a Q tile.
         differ: whether the queries of a tile have lists of their own, out of 1.5 * topk keys.
+        run: "emulated", "cpu" or "full".
     """
 
     sweep: str
@@ -59,6 +67,22 @@ class Case:
     block: int = 1
     packed: bool = True
     differ: bool = False
+    run: str = "emulated"
+
+    @property
+    def queries(self) -> int:
+        """Queries that are run: of the emulator the first two tiles, with the lists of the rest."""
+        return min(self.seqlen_q, 2 * self.tokens) if self.run == "emulated" else self.seqlen_q
+
+    @property
+    def tokens(self) -> int:
+        """Queries of a tile."""
+        return self.tile_rows // self.group
+
+    @property
+    def backend(self) -> str:
+        """Of the call."""
+        return "cpu" if self.run == "cpu" else "sm100-emulated"
 
     @property
     def group(self) -> int:
@@ -101,9 +125,9 @@ def cases() -> Iterator[Case]:
 
 
 def indices_of(case: Case) -> NDArray[np.int32]:
-    """int32 [HK, SQ, topk]: random, equal for the queries of a tile unless they differ."""
+    """int32 [HK, queries, topk]: random, equal for the queries of a tile unless they differ."""
     rng = np.random.default_rng(case.seed)
-    tokens = case.tile_rows // case.group
+    tokens = case.tokens
     found = np.empty((case.kv_heads, case.seqlen_q, case.topk), dtype=np.int32)
     for lists in found:
         for start in range(0, case.seqlen_q, tokens):
@@ -116,7 +140,7 @@ def indices_of(case: Case) -> NDArray[np.int32]:
                 tile[:] = rng.permuted(np.tile(pool, (len(tile), 1)), axis=1)[:, : case.topk]
             else:
                 tile[:] = rng.permutation(case.seqlen_k)[: case.topk]
-    return found
+    return found[:, : case.queries]
 
 
 def tiles_of(case: Case) -> mp.TokenTiles:
@@ -132,31 +156,28 @@ def tiles_of(case: Case) -> mp.TokenTiles:
     )
 
 
-def inputs(case: Case) -> tuple[Tensor, Tensor, Tensor]:
-    """Normal bfloat16 q, k, v."""
+def inputs(case: Case) -> Inputs:
+    """Normal bfloat16 q, k, v and dO, float32 dLSE."""
     noise = torch.Generator().manual_seed(case.seed)
-    shapes = (
-        (1, case.seqlen_q, case.heads, case.head_dim),
-        (1, case.seqlen_k, case.kv_heads, case.head_dim),
-        (1, case.seqlen_k, case.kv_heads, case.head_dim),
+    queries = (1, case.queries, case.heads, case.head_dim)
+    keys = (1, case.seqlen_k, case.kv_heads, case.head_dim)
+    q, k, v, do = (
+        torch.randn(x, generator=noise).bfloat16() for x in (queries, keys, keys, queries)
     )
-    q, k, v = (torch.randn(shape, generator=noise).bfloat16() for shape in shapes)
-    return q, k, v
+    return Inputs(q, k, v, do, torch.randn(queries[:3], generator=noise).transpose(1, 2))
 
 
-def reference(
-    case: Case, q: Tensor, k: Tensor, v: Tensor, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """(O [SQ, HQ, D], LSE [SQ, HQ]) query by query over the keys it selects, computed in `dtype`.
+def reference(case: Case, given: Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(O [queries, HQ, D], LSE [queries, HQ]) query by query over the keys it selects, in `dtype`.
 
     In bfloat16 it is torch's attention, and what the budget is made of.
     """
     lists = indices_of(case)
     group, scale = case.heads // case.kv_heads, case.head_dim**-0.5
-    out = torch.empty(case.seqlen_q, case.heads, case.head_dim, dtype=torch.float64)
-    lse = torch.full((case.seqlen_q, case.heads), torch.nan, dtype=torch.float64)
-    q, k, v = (x.to(dtype) for x in (q, k, v))
-    for query in range(case.seqlen_q):
+    out = torch.empty(case.queries, case.heads, case.head_dim, dtype=torch.float64)
+    lse = torch.full((case.queries, case.heads), torch.nan, dtype=torch.float64)
+    q, k, v = (x.to(dtype) for x in (given.q, given.k, given.v))
+    for query in range(case.queries):
         for head in range(case.kv_heads):
             mine = slice(head * group, (head + 1) * group)
             rows = q[0, query, mine]
@@ -173,31 +194,44 @@ def reference(
     return out, lse
 
 
-def judged(case: Case) -> float:
-    """Largest part of its budget that the error of any (KV head, tile of packed rows) used.
+def forward_used(case: Case, given: Inputs, out: Tensor, lse: Tensor) -> float:
+    """Largest part of its budget that the error of O of any (KV head, packed tile) used.
 
     Raises:
         AssertionError: if O or LSE is not finite, or LSE off by more than 1e-4.
-        KernelError: for what the emulator finds.
     """
-    q, k, v = inputs(case)
-    with torch.no_grad():
-        out, lse = mp.attention(q, k, v, tiles_of(case), backend="sm100-emulated", return_lse=True)
-    wanted, wanted_lse = reference(case, q, k, v, torch.float64)
-    peer, _ = reference(case, q, k, v, torch.bfloat16)
+    wanted, wanted_lse = reference(case, given, torch.float64)
+    peer, _ = reference(case, given, torch.bfloat16)
     assert torch.isfinite(out).all()
     torch.testing.assert_close(lse[0].T.double(), wanted_lse, rtol=0, atol=1e-4)
     group = case.heads // case.kv_heads
-    shape = (case.seqlen_q, case.kv_heads, group, case.head_dim)
+    shape = (case.queries, case.kv_heads, group, case.head_dim)
     ours = (out[0].double() - wanted).abs().view(shape).amax((2, 3))
     theirs = (peer - wanted).abs().view(shape).amax((2, 3))
     tokens = max(TILE // group, 1)
     used = 0.0
-    for start in range(0, case.seqlen_q, tokens):
+    for start in range(0, case.queries, tokens):
         tile = slice(start, start + tokens)
         budget = 2 * theirs[tile].amax(0) + FLOOR
         used = max(used, float((ours[tile].amax(0) / budget).max()))
     return used
+
+
+def judged(case: Case) -> dict[str, float | None]:
+    """Parts of their budgets that "forward" and "backward" used.
+
+    Raises:
+        AssertionError: for what is not finite, LSE that is off, or a gradient's norm.
+        KernelError: for what the emulator finds.
+    """
+    given = inputs(case)
+    leaves = [x.clone().requires_grad_(case.run != "full") for x in (given.q, given.k, given.v)]
+    out, lse = mp.attention(*leaves, tiles_of(case), backend=case.backend, return_lse=True)
+    found: dict[str, float | None] = {"backward": None}
+    if case.run != "full":
+        grads = torch.autograd.grad((out, lse), leaves, (given.do, given.dlse))
+        found["backward"] = budget_used(given, out.detach(), indices_of(case), grads)
+    return found | {"forward": forward_used(case, given, out.detach(), lse.detach())}
 
 
 def run(case: Case) -> dict[str, Any]:
@@ -205,7 +239,8 @@ def run(case: Case) -> dict[str, Any]:
     started = time.perf_counter()
     row: dict[str, Any] = {"used": None, "error": None, "form": tiles_of(case).form}
     try:
-        row["used"] = judged(case)
+        row |= judged(case)
+        row["used"] = max(part for part in (row["forward"], row["backward"]) if part is not None)
         if row["used"] > 1:
             row["error"] = "beyond its budget"
     except (KernelError, AssertionError) as error:
@@ -213,51 +248,37 @@ def run(case: Case) -> dict[str, Any]:
     return row | {"seconds": round(time.perf_counter() - started, 2)}
 
 
-def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Rows that the file holds, by case."""
-    if not path.exists():
-        return {}
-    rows = (json.loads(line) for line in path.read_text().splitlines() if line.endswith("}"))
-    return {json.dumps(row["case"]): row for row in rows}
-
-
-def summary(rows: dict[str, dict[str, Any]]) -> None:
-    """A markdown table by sweep and form, and every failure."""
-    print("| sweep | queries of a tile | form | configurations | worst error / budget | faults |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    kinds = sorted({_kind(row) for row in rows.values()})
-    for kind in kinds:
+def summary(rows: Rows) -> None:
+    """A markdown table by run, sweep and form, and every failure."""
+    print("| run | sweep | queries of a tile | form | number | forward | backward | faults |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for kind in sorted({_kind(row) for row in rows.values()}):
         mine = [row for row in rows.values() if _kind(row) == kind]
-        worst = max((row["used"] for row in mine if row["used"] is not None), default=0.0)
+        worst = [max((row.get(way) or 0.0 for row in mine), default=0.0)
+                 for way in ("forward", "backward")]  # fmt: skip
         bad = sum(row["error"] is not None for row in mine)
-        print(f"| {' | '.join(kind)} | {len(mine)} | {worst:.2f} | {bad} |")
-    print(f"\n{sum(row['seconds'] for row in rows.values()):.0f} seconds, compilations among them")
-    for row in rows.values():
-        if row["error"] is not None:
-            print(row["case"], row["error"])
+        print(f"| {' | '.join(kind)} | {len(mine)} | {worst[0]:.2f} | {worst[1]:.2f} | {bad} |")
+    tail(rows)
 
 
-def _kind(row: dict[str, Any]) -> tuple[str, str, str]:
+def _kind(row: dict[str, Any]) -> tuple[str, str, str, str]:
     case = row["case"]
-    return case["sweep"], "differ" if case["differ"] else "share a list", row["form"]
+    differ = "differ" if case["differ"] else "share a list"
+    return case["run"], case["sweep"], differ, row["form"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("path", type=Path)
-    parser.add_argument("--summary", action="store_true", help="print the table, run nothing")
-    arguments = parser.parse_args()
-    rows = read(arguments.path)
-    wanted = {json.dumps(asdict(case)): case for case in cases()}
-    if not arguments.summary:
-        arguments.path.parent.mkdir(parents=True, exist_ok=True)
-        with arguments.path.open("a") as file:
-            for name, case in wanted.items():
-                if name not in rows:
-                    rows[name] = {"case": asdict(case)} | run(case)
-                    print(json.dumps(rows[name]), file=file, flush=True)
-                    print(f"{name}: {rows[name]['used']} {rows[name]['error'] or ''}", flush=True)
-    summary({name: row for name, row in rows.items() if name in wanted})
+    options = parser(__doc__)
+    options.add_argument("--runs", default="emulated,cpu", help=f"of {', '.join(RUNS)}")
+    options.add_argument("--sweep", help="one of them alone")
+    arguments = options.parse_args()
+    wanted = (
+        replace(case, run=name)
+        for name in arguments.runs.split(",")
+        for case in cases()
+        if arguments.sweep in (None, case.sweep)
+    )
+    summary(fill(arguments, wanted, run))
 
 
 if __name__ == "__main__":

@@ -278,7 +278,8 @@ class GatheredLoopK(LoopK):
                         )
                     phase ^= 1
             index += cute.arch.grid_dim()[0]
-        cute.arch.cp_async_bulk_wait_group(0, read=False)
+        if const_expr(not self.atomics):
+            cute.arch.cp_async_bulk_wait_group(0, read=False)
 
     @cute.jit
     def add_row(

@@ -4,6 +4,7 @@ from kernels_sm100.config import ForwardConfig
 from kernels_sm100.modes import InnerLoadMode
 
 MODES = (InnerLoadMode.CP_ASYNC, InnerLoadMode.TMA_GATHER4)
+PACKED = {"group": 4, "pack_gqa": True, "q_tiles": 2}
 MODE_IDS = [mode.name.lower() for mode in MODES]
 
 

@@ -35,7 +35,7 @@ def mask_of(found, seqlen_k):
 
 # (B, HK, SQ), query heads per KV head, SK, top-k, queries that share a list, options of the tiles
 CASES = {
-    "a list for two Q tiles, a tail": ((1, 1, 300), 1, 300, 150, 256, {}),
+    "a list for two Q tiles, a tail": ((1, 1, 300), 2, 300, 150, 256, {}),
     "packed, batches and heads that differ": ((2, 2, 40), 8, 200, 60, 16, {"group": 8}),
     "a union, whose tiles see different keys, made on a GPU": (
         (1, 1, 200),

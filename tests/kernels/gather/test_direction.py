@@ -29,13 +29,13 @@ def whole_blocks():
 
 @pytest.fixture
 def launched(monkeypatch):
-    """(direction, gathered, deterministic) of the backwards that run."""
+    """(direction, gathered) of the backwards that run."""
     found = []
     real = sm100_backward.backward_config
 
     def heard(*arguments):
         config = real(*arguments)
-        found.append((config.direction, config.gathered, config.deterministic))
+        found.append((config.direction, config.gathered))
         return config
 
     monkeypatch.setattr(sm100_backward, "backward_config", heard)
@@ -56,8 +56,7 @@ def used(tiles, mask, **options):
     return judge(replace(given, wanted=wanted, delta=delta), Outcome(*got, (), None))
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_whole_blocks_take_loop_q_by_inverted_lists(launched, deterministic):
+def test_whole_blocks_take_loop_q_by_inverted_lists(launched):
     """Every KV block visits the Q tiles that list it, block 0 above all; no token table."""
     pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
     found = whole_blocks()
@@ -68,9 +67,8 @@ def test_whole_blocks_take_loop_q_by_inverted_lists(launched, deterministic):
     by_block = [inverted.col[a:b].tolist() for a, b in pairwise(bounds)]
     assert by_block == [[0, 2], [1], [0, 1, 2]]
 
-    options = {"deterministic": True} if deterministic else {"backward": "loop_q"}
-    assert used(tiles, mask_of(found, SEQLEN_K), **options) <= 1
-    assert launched == [("loop_q", False, deterministic)]
+    assert used(tiles, mask_of(found, SEQLEN_K), backward="loop_q") <= 1
+    assert launched == [("loop_q", False)]
 
 
 def test_the_choice_is_explained():
@@ -90,4 +88,4 @@ def test_tokens_take_loop_k_by_auto(launched):
     tiles = mp.TokenTiles.from_topk(torch.from_numpy(found), 300)
 
     assert used(tiles, mask_of(found, 300)) <= 1
-    assert launched == [("loop_k", True, False)]
+    assert launched == [("loop_k", True)]

@@ -50,6 +50,7 @@ CASES = {
         (2, 2),
         {"seed": 2},
     ),
+    "nothing": (BY_ROW, np.zeros((1, 1, 200, 300), dtype=bool), (1, 1), {}),
     "one query, one key": (BY_ROW, np.ones((1, 1, 1, 1), dtype=bool), (1, 1), {}),
     "by TMA gathers": (
         GATHER4,

@@ -4,20 +4,36 @@ import pytest
 
 from tests.kernels.backward.run import judge, problem
 from tests.kernels.gather import masks
-from tests.kernels.gather.test_loopk import WIDE
+from tests.kernels.gather.test_loopk import BY_ELEMENT, GATHER4, WIDE
 
-# The rest is LoopK's, whose mutants are tried in tests/kernels/backward.
-FILES = {"gather.py", "backward_loopk_gathered.py", "bulk.py"}
-KINDS = {"wait", "arrive", "expect_tx", "group commit", "group wait", "proxy fence"}
+# Of what is LoopK's own too, loads of Q and dO and products, mutants are tried in
+# tests/kernels/backward; the fences that answer gathered loads are here.
+FILES = {"gather.py", "backward_loopk_gathered.py", "bulk.py", "barriers.py"}
+FENCES = {"proxy fence", "tmem fence"}
+# Lanes of a warp are one actor to the emulator; barriers that are not initialised are refused.
+NOT_TRIED = {"warp sync", "init", "init fence", "commit"}
+
+# What survives, (kind, source file), and why nothing can be lost without it: as of LoopK.
+V_STAGE = ("wait", "backward_loopk_gathered.py")  # K has as many buffers as V, and the dQ that
+# releases K comes behind the dP that releases V.
+DV_EMPTY = ("wait", "barriers.py")  # dV is read before dK, for whose dk_empty dP has waited
+EXPLAINED = {
+    "cp.async, bulk rows, D 128": (WIDE, [DV_EMPTY, ("tmem fence", "")]),
+    "gather4, bulk rows, D 64": (GATHER4, [V_STAGE, *[("tmem fence", "")] * 2]),
+    "cp.async, elements, D 64": (BY_ELEMENT, [V_STAGE, *[("tmem fence", "")] * 2]),
+}
 
 
-def test_what_synchronises_is_needed(gathered_loopk):
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_what_synchronises_is_needed(gathered_loopk, name):
     pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
     from kernels_sm100.emulator.mutation import try_mutant
     from tests.kernels.mutation.subjects import Subject, table
 
-    kernel = gathered_loopk(WIDE)
-    given = problem(WIDE, masks.with_counts(400, (300, 129), 128))
+    config, explained = EXPLAINED[name]
+    kernel = gathered_loopk(config)
+    tokens = 128 // config.rows_per_token
+    given = problem(config, masks.with_counts(400, (300, 129), tokens))
     walk = kernel.tables(given, seed=1)
     wrote = []
 
@@ -35,10 +51,14 @@ def test_what_synchronises_is_needed(gathered_loopk):
     tried = [
         mutant
         for mutant in subject.mutants()
-        if mutant.kind in KINDS
-        and (mutant.source.split(":")[0] in FILES or mutant.kind == "proxy fence")
+        if mutant.kind not in NOT_TRIED
+        and (mutant.source.split(":")[0] in FILES or mutant.kind in FENCES)
     ]
     found = [try_mutant(mutant, subject.run, [("round_robin", 0)]) for mutant in tried]
 
-    assert {mutant.kind for mutant in tried} >= KINDS - {"expect_tx"}, table(found)
-    assert all(verdict.killed for verdict in found), table(found)
+    assert {mutant.kind for mutant in tried} >= {"wait", "arrive", "tmem wait", *FENCES}
+    survived = [
+        (m.kind, "" if m.kind == "tmem fence" else m.source.split(":")[0])
+        for m in (v.mutant for v in found if not v.killed)
+    ]
+    assert sorted(survived) == sorted(explained), table(found)

@@ -21,8 +21,8 @@ def test_what_synchronises_is_needed(forward_kernel, mode):
     from kernels_sm100.emulator.mutation import try_mutant
     from tests.kernels.mutation.subjects import SCHEDULES, Subject, table
 
-    made = config(mode, stages=2)
-    mask = masks.with_counts(300, (200, 0, 129), 128)
+    made = config(mode, q_tiles=2, stages=2)
+    mask = masks.with_counts(300, (200, 0, 129), 256)
     given = problem(made, mask, spread=3.0)
     walk = token_tables(mask, made)
     kernel = forward_kernel(made)

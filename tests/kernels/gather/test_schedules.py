@@ -11,12 +11,14 @@ from tests.kernels.gather.lists import token_tables
 SCHEDULES = [("round_robin", 0), ("lazy", 0), *(("random", seed) for seed in range(3))]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=MODE_IDS)
-@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize(("mode", "stages"), [*((mode, 2) for mode in MODES), (MODES[0], 3)])
 def test_every_schedule_gives_the_same_bits(forward_kernel, mode, stages):
-    """Two stages hold one K and one V, so the ring wraps with every chunk."""
+    """Two stages hold one K and one V, so the ring wraps with every chunk; of three K and V move.
+
+    How loads and MMAs count through a ring is the same for both loads.
+    """
     made = config(mode, q_tiles=2, stages=stages)
-    mask = masks.by_query((1, 1, 700, 600), 70, 300, 256, seed=3)
+    mask = masks.by_query((1, 1, 600, 500), 70, 300, 256, seed=3)
     mask[:, :, 256:512] = False  # a work item without a token, between others
     given = problem(made, mask, spread=3.0)
     walk = token_tables(mask, made, seed=4)

@@ -6,7 +6,7 @@ import pytest
 from kernels_sm100.modes import InnerLoadMode
 from tests.kernels.forward.run import judge, problem
 from tests.kernels.gather import masks
-from tests.kernels.gather.configs import MODE_IDS, MODES, config
+from tests.kernels.gather.configs import MODE_IDS, MODES, PACKED, config
 from tests.kernels.gather.lists import token_tables
 
 # name: options of the configuration, (plan batches, plan heads), (batch, KV heads), SQ, SK, kind.
@@ -15,18 +15,19 @@ CASES = {
     "one tile": ({}, (1, 1), (1, 1), 128, 512, (256,)),
     "a pair, D 128": ({"q_tiles": 2, "head_dim": 128}, (1, 1), (1, 1), 512, 1024, (300,)),
     "a pair, queries differ": ({"q_tiles": 2}, (1, 2), (1, 2), 300, 700, (90, 400)),
-    "DV is not D": ({"head_dim": 128, "head_dim_v": 64}, (1, 1), (1, 1), 128, 300, (200,)),
-    "float16": ({"dtype": "float16", "q_tiles": 2}, (2, 1), (2, 2), 256, 512, (128,)),
-    "packed": ({"group": 4, "pack_gqa": True, "q_tiles": 2}, (1, 2), (2, 2), 150, 600, (257,)),
-    "packed, queries differ": ({"group": 8, "pack_gqa": True}, (1, 1), (1, 2), 33, 600, (90, 300)),
-    "packed, heads differ": ({"group": 4, "pack_gqa": True}, (1, 8), (1, 2), 50, 500, (60, 250)),
+    "float16, DV is not D, two stages": (
+        {"dtype": "float16", "q_tiles": 2, "head_dim": 128, "head_dim_v": 64, "stages": 2},
+        (2, 1), (2, 2), 256, 700, (513,),
+    ),
+    "packed": (PACKED, (1, 2), (2, 2), 150, 600, (257,)),
+    "packed, queries differ": (PACKED, (1, 1), (1, 2), 66, 600, (90, 300)),
+    "packed, heads differ": (PACKED, (1, 8), (1, 2), 50, 500, (60, 250)),
     "a token is a tile": ({"group": 128, "pack_gqa": True}, (1, 1), (1, 1), 3, 400, (129,)),
     "not packed": ({"group": 4}, (1, 8), (1, 2), 128, 500, (100,)),
-    "two stages": ({"head_dim": 128, "stages": 2}, (1, 1), (1, 1), 256, 900, (513,)),
     "one query, one key": ({}, (1, 1), (1, 1), 1, 1, (1,)),
     "more keys than there are": ({}, (1, 1), (1, 1), 128, 200, (1000,)),
     "nothing": ({"q_tiles": 2}, (1, 1), (1, 1), 300, 200, (0,)),
-}
+}  # fmt: skip
 
 
 def mask_of(made, plan, seqlen_q, seqlen_k, kind, seed):
@@ -39,7 +40,7 @@ def mask_of(made, plan, seqlen_q, seqlen_k, kind, seed):
 
 # The other load differs in how it finds a row: by batch, by head, in each span.
 BY_TMA = (
-    "one tile", "a pair, D 128", "float16", "packed, heads differ", "a token is a tile",
+    "one tile", "a pair, D 128", "float16, DV is not D, two stages", "packed, heads differ",
     "one query, one key",
 )  # fmt: skip
 
