@@ -4,7 +4,7 @@ import maskplan as mp
 from maskplan.attention import sm100_kernels
 from tests.cli.program import refuse, run, succeed
 
-OPTIONS = ("--backend", "sm100-emulated", "--heads", 4, "--kv-heads", 2)
+OPTIONS = ("--backend", "sm100-emulated", "--heads", 4, "--kv-heads", 1)
 
 
 def test_verify_of_a_plan(capsys, tmp_path):
@@ -17,7 +17,7 @@ def test_verify_of_a_plan(capsys, tmp_path):
 
     assert "sm100-emulated" in out
     assert "bfloat16" in out  # what it computes in, unless told otherwise
-    assert "4 heads over 2" in out
+    assert "4 heads over 1" in out
 
 
 def test_a_kernel_that_is_wrong_is_told(capsys, tmp_path, monkeypatch):

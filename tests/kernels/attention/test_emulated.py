@@ -6,6 +6,7 @@ import torch
 
 import maskplan as mp
 from maskplan.attention import sm100_kernels
+from tests.kernels.forward import masks
 from tests.oracle import plan_of_dense
 
 BACKEND = "sm100-emulated"
@@ -27,38 +28,23 @@ def mask_of(kind, shape, seed=0):
         return np.broadcast_to(np.tri(seqlen_q, seqlen_k, seqlen_k - seqlen_q, dtype=bool), shape)
     if kind == "tokens":
         return rng.random(shape) < 0.3
+    if kind == "full":
+        return np.ones(shape, dtype=bool)
+    if kind == "skewed":
+        return np.broadcast_to(masks.skewed(seqlen_q, seqlen_k, seed=seed), shape)
     if kind == "blocks":
         blocks = rng.random((*outer, -(-seqlen_q // 64), -(-seqlen_k // 64))) < 0.5
-        blocks[..., 1, :] = False  # 64 queries see nothing
+        blocks[..., 1:2, :] = False  # 64 queries see nothing
         return blocks.repeat(64, -2).repeat(64, -1)[..., :seqlen_q, :seqlen_k]
     assert kind == "none"
     return np.zeros(shape, dtype=bool)
 
 
-# mask, (plan batch, plan heads), (B, HQ, HK), SQ, SK, block size, (D, DV), dtype
-CASES = [
-    ("causal", (1, 1), (1, 2, 2), 300, 400, (128, 128), (64, 64), torch.bfloat16),
-    ("tokens", (2, 2), (2, 2, 2), 130, 257, (64, 32), (64, 64), torch.bfloat16),
-    ("none", (1, 1), (1, 1, 1), 200, 100, (128, 128), (64, 64), torch.bfloat16),
-    ("blocks", (1, 4), (1, 4, 2), 256, 384, (64, 64), (64, 64), torch.float16),  # no shared lists
-    ("blocks", (2, 1), (2, 4, 1), 150, 300, (64, 64), (64, 64), torch.bfloat16),  # packed
-    ("tokens", (1, 2), (1, 8, 2), 100, 200, (16, 128), (64, 64), torch.bfloat16),
-    ("causal", (1, 1), (1, 4, 1), 256, 256, (256, 128), (64, 64), torch.bfloat16),  # shared rows
-    ("blocks", (1, 1), (1, 1, 1), 100, 128, (64, 64), (48, 112), torch.bfloat16),  # one Q tile
-    ("tokens", (1, 1), (1, 32, 1), 8, 200, (1, 8), (64, 64), torch.bfloat16),
-]
+def test_verify_runs_the_backward_too():
+    """Of packed rows that share a list; what else there is, the covering arrays have."""
+    plan = plan_of(mask_of("causal", (1, 1, 256, 256)), (256, 128))
 
-
-@pytest.mark.parametrize(
-    ("kind", "planned", "size", "seqlen_q", "seqlen_k", "block", "dims", "dtype"), CASES
-)
-def test_verify(kind, planned, size, seqlen_q, seqlen_k, block, dims, dtype):
-    plan = plan_of(mask_of(kind, (*planned, seqlen_q, seqlen_k)), block)
-
-    report = mp.verify(
-        plan, backend=BACKEND, heads=size[1], kv_heads=size[2], head_dim=dims[0],
-        head_dim_v=dims[1], dtype=dtype, samples=10**6,
-    )  # fmt: skip
+    report = mp.verify(plan, backend=BACKEND, heads=4, kv_heads=1, head_dim=64)
 
     report.raise_if_failed()
     assert report.backend == BACKEND
@@ -152,16 +138,16 @@ def test_neither_queries_nor_keys():
     assert torch.isneginf(lse).all()
 
 
-@pytest.mark.parametrize("pack_gqa", [False, True])
-def test_a_lowered_plan(pack_gqa):
+@pytest.mark.parametrize("group", [2, 4])
+def test_a_lowered_plan(group):
     mask = mask_of("tokens", (1, 2, 150, 200))
-    q, k, v = inputs((1, 4, 2), 150, 200)
-    target = mp.target("sm100", head_dim=64, group=2, pack_gqa=pack_gqa)
+    q, k, v = inputs((1, 2 * group, 2), 150, 200)
+    target = mp.target("sm100", head_dim=64, group=group, pack_gqa=group == 4)
     lowered = plan_of(mask, (32, 32)).lower(target, backward=())
 
     out = mp.attention(q, k, v, lowered, backend=BACKEND)
 
-    wanted, _ = dense(q, k, v, mask.repeat(2, 1), 0.125)
+    wanted, _ = dense(q, k, v, mask.repeat(group, 1), 0.125)
     torch.testing.assert_close(out.double(), wanted, atol=0.02, rtol=0.02)
 
 

@@ -13,7 +13,7 @@ CONFIGS = [
     ForwardConfig(),
     ForwardConfig(dtype="float16", head_dim=96, head_dim_v=96),
     ForwardConfig(head_dim=48, head_dim_v=112),
-    ForwardConfig(group=4, pack_gqa=True, stages=2),
+    ForwardConfig(dtype="float16", group=4, pack_gqa=True, q_tiles=1, parts=1),
     ForwardConfig(q_tiles=1, parts=1, group=2),
 ]
 

@@ -24,7 +24,7 @@ ONE_TILE = ForwardConfig(
 )
 LAZY = replace(ONE_TILE, lazy_rescale=True)
 PAIR = replace(ONE_TILE, q_tiles=2, parts=2)
-THREE = replace(ONE_TILE, stages=3)
+LAZY_THREE = replace(LAZY, stages=3)
 
 
 def wide(config):
@@ -71,14 +71,12 @@ CASES = {
     "one full block": (ONE_TILE, full(128, 128), None),
     "one block with bits": (ONE_TILE, bits(), None),
     "two blocks, rescale skipped": (LAZY, full(128, 256), True),
-    "two blocks, rescale executed": (LAZY, full(128, 256), False),
-    "two blocks, three stages": (THREE, full(128, 256), None),
+    "two blocks, three stages, rescale executed": (LAZY_THREE, full(128, 256), False),
     "two work items": (ONE_TILE, full(256, 128), None),
     "a pair, one tile skips": (PAIR, first_tile_skips(), None),
     "D 128, no block": (wide(ONE_TILE), np.zeros((1, 1, 128, 128), dtype=bool), None),
     "D 128, one full block": (wide(ONE_TILE), full(128, 128), None),
     "D 128, one block with bits": (wide(ONE_TILE), bits(), None),
-    "D 128, two blocks, rescale skipped": (wide(LAZY), full(128, 256), True),
     "D 128, two blocks, rescale executed": (wide(LAZY), full(128, 256), False),
 }
 

@@ -8,8 +8,8 @@ from kernels_sm100.modes import OuterStoreMode
 from tests.kernels.forward import masks
 from tests.kernels.forward.run import Outcome, judge, problem
 
-PLAIN = {"head_dim": 64, "head_dim_v": 48, "stages": 2}
-PACKED = PLAIN | {"group": 4, "pack_gqa": True}
+PLAIN = {"head_dim": 128}
+PACKED = {"head_dim": 64, "head_dim_v": 64, "group": 4, "pack_gqa": True}
 ROWS = (OuterStoreMode.STG, OuterStoreMode.TMA_1D)
 STRICT = {"strict_tmem_loads": True, "strict_registers": True, "strict_fences": True}
 
@@ -34,7 +34,7 @@ def test_rows_are_those_of_the_box(forward_kernel, mode, shape):
     wanted = forward_kernel(config(OuterStoreMode.TMA, shape)).run(given, races=False)
     kernel = forward_kernel(made)
 
-    for schedule in ("round_robin", "lazy", "random"):
+    for schedule in ("lazy", "random"):
         found = kernel.run(given, schedule=schedule, **STRICT)
         judge(given, found)
         assert torch.equal(found.o, wanted.o)
@@ -50,14 +50,14 @@ def test_strided_rows(forward_kernel):
     for mode in ROWS:
         made = config(mode, PLAIN)
         given = given_for(made)
-        room = torch.full((2, 300, 1, 64), 7.0, dtype=given.q.dtype)
-        out = room[..., 8:56], torch.empty(2, 1, 300)
+        room = torch.full((2, 300, 1, 144), 7.0, dtype=given.q.dtype)
+        out = room[..., 8:136], torch.empty(2, 1, 300)
 
         found = forward_kernel(made).run(given, out=out)
 
         judge(given, found)
         assert (room[..., :8] == 7).all()
-        assert (room[..., 56:] == 7).all()
+        assert (room[..., 136:] == 7).all()
 
 
 def test_no_memory_for_o_is_room_for_stages():

@@ -1,4 +1,4 @@
-"""O and LSE against float64 over a covering array, every access checked for races."""
+"""O and LSE against float64, every access checked for races."""
 
 import numpy as np
 import pytest
@@ -7,11 +7,9 @@ from kernels_sm100.config import ForwardConfig
 from tests.kernels.forward import masks
 from tests.kernels.forward.run import judge, problem
 
-# Few compilations: each is met by several plans below.
+# What `verify` over the covering array (tests/kernels/attention) does not meet: other head
+# dimensions, lists that two CTAs share, and more tokens.
 PAIR = ForwardConfig()
-PAIR_64 = ForwardConfig(head_dim=64, head_dim_v=64, dtype="float16", group=4)
-PACKED = ForwardConfig(group=4, pack_gqa=True, stages=2)
-PACKED_MANY = ForwardConfig(head_dim=64, head_dim_v=64, group=128, pack_gqa=True)
 SHARED_ROWS = ForwardConfig(group=16, pack_gqa=True, parts=1, head_dim_v=64)
 THREE_ATOMS = ForwardConfig(dtype="float16", head_dim=96, head_dim_v=96)
 UNEQUAL = ForwardConfig(head_dim=48, head_dim_v=112)
@@ -20,10 +18,6 @@ ONE_TILE = ForwardConfig(q_tiles=1, parts=1, group=2)
 
 def mask_of(kind, shape, tokens=128):
     seqlen_q, seqlen_k = shape[2:]
-    if kind == "full":
-        return np.ones(shape, dtype=bool)
-    if kind == "none":
-        return np.zeros(shape, dtype=bool)
     if kind == "causal":
         return np.broadcast_to(masks.causal(seqlen_q, seqlen_k), shape).copy()
     if kind == "skewed":
@@ -33,31 +27,14 @@ def mask_of(kind, shape, tokens=128):
 
 # config, (plan batches, plan heads), (batch, KV heads), SQ, SK, mask
 CASES = [
-    (PAIR, (1, 1), (1, 1), 256, 384, "full"),
     (PAIR, (1, 1), (1, 1), 300, 1000, "0.3"),
     (PAIR, (2, 3), (2, 3), 512, 100, "0.5"),
-    (PAIR, (1, 1), (1, 1), 512, 128, "causal"),
-    (PAIR, (1, 2), (2, 2), 129, 384, "1"),
     (PAIR, (1, 1), (1, 1), 512, 1000, "skewed"),
-    (PAIR_64, (1, 1), (1, 1), 300, 384, "causal"),
-    (PAIR_64, (2, 1), (2, 2), 256, 1, "full"),
-    (PAIR_64, (1, 8), (1, 2), 130, 257, "0.6"),
-    (PAIR_64, (1, 2), (1, 2), 600, 128, "none"),
-    (PAIR_64, (1, 1), (2, 1), 400, 500, "0.7"),
-    (PACKED, (1, 1), (1, 1), 100, 384, "0.6"),
-    (PACKED, (2, 2), (2, 2), 64, 300, "0.6"),
-    (PACKED, (1, 2), (1, 2), 77, 77, "causal"),
-    (PACKED, (1, 1), (1, 2), 1, 1000, "1"),
-    (PACKED_MANY, (1, 1), (1, 1), 8, 384, "0.7"),
-    (PACKED_MANY, (1, 1), (1, 1), 1, 100, "full"),
     (SHARED_ROWS, (1, 1), (1, 1), 64, 300, "0.7"),
     (SHARED_ROWS, (1, 2), (1, 2), 33, 384, "0.7"),
     (THREE_ATOMS, (1, 1), (1, 1), 300, 300, "0.7"),
     (UNEQUAL, (1, 1), (1, 1), 300, 500, "0.6"),
     (ONE_TILE, (1, 1), (1, 1), 100, 1000, "0.7"),
-    (ONE_TILE, (1, 2), (1, 1), 128, 128, "full"),
-    (ONE_TILE, (1, 1), (1, 1), 1, 1, "full"),
-    (ONE_TILE, (1, 2), (1, 2), 64, 384, "none"),
     (ONE_TILE, (1, 1), (1, 1), 300, 300, "causal"),
 ]
 

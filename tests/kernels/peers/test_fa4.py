@@ -22,7 +22,6 @@ from tests.kernels.peers.fa4 import Case, programs
 FLOOR = 1e-3  # where torch happens to be exact
 
 FORWARD = [
-    Case(direction="forward", seqlen=512, head_dim=128, sparse=True),
     Case(direction="forward", seqlen=1024, head_dim=128, sparse=True, sms=1),  # rings wrap
     Case(direction="forward", seqlen=512, head_dim=64, sparse=True, heads=2),
     Case(direction="forward", seqlen=256, head_dim=64, sparse=False),
@@ -69,7 +68,7 @@ def emulated(schedule, instructions):
     return on_launch
 
 
-@pytest.mark.parametrize(("case", "schedule"), under_schedules(FORWARD, FORWARD[1:2]))
+@pytest.mark.parametrize(("case", "schedule"), under_schedules(FORWARD, FORWARD[:1]))
 def test_forward(compile_cache, case, schedule):
     (program,) = programs(case, compile_cache)
     given = inputs(case)
