@@ -128,6 +128,7 @@ def forward_walk(lowered: LoweredPlan) -> Walk:
 def forward_config(call: AttentionCall) -> "ForwardConfig":
     """What the forward kernel of a call is compiled for."""
     from kernels_sm100.config import ForwardConfig
+    from kernels_sm100.modes import Direction, Launch, derive_modes
 
     if call.lowered.gathered is not None:
         return gathered.forward_config(call)
@@ -136,6 +137,7 @@ def forward_config(call: AttentionCall) -> "ForwardConfig":
     q_tiles = 2 if call.lowered.seqlen_q * kernels.rows_per_token > TILE_ROWS else 1
     # Where a list row spans several CTAs, an entry has one tile id for all of them.
     parts = q_tiles if forward_walk(call.lowered).parts == q_tiles else 1
+    launch = Launch(direction=Direction.FORWARD, group=kernels.rows_per_token)
     return ForwardConfig(
         dtype=str(call.q.dtype).removeprefix("torch."),
         head_dim=int(call.q.shape[3]),
@@ -144,6 +146,7 @@ def forward_config(call: AttentionCall) -> "ForwardConfig":
         pack_gqa=kernels.pack_gqa,
         q_tiles=q_tiles,
         parts=parts,
+        outer_store=derive_modes(launch).outer_store,
     )
 
 

@@ -4,6 +4,7 @@ from itertools import product
 
 import pytest
 
+from kernels_sm100.config import ForwardConfig
 from kernels_sm100.errors import ConfigError
 from kernels_sm100.modes import (
     Direction,
@@ -110,6 +111,19 @@ def test_every_combination_has_the_modes_of_the_table_or_is_refused(facts):
 def test_what_there_is_no_kernel_for_says_why(options, reason):
     with pytest.raises(ConfigError, match=reason):
         derive_modes(Launch(**options))
+
+
+@pytest.mark.parametrize("group", range(1, 129))
+def test_whatever_attention_packs_is_stored_a_tile_at_a_time(group):
+    """Groups that divide a tile; the others are packed by no kernel, and would cut a token."""
+    launch = Launch(direction=Direction.FORWARD, group=group)
+    if 128 % group:
+        assert derive_modes(launch).outer_store is OuterStoreMode.STG
+        with pytest.raises(ConfigError, match="packed group not available"):
+            ForwardConfig(group=group, pack_gqa=True)
+        return
+    stored = ForwardConfig(group=group, pack_gqa=True).outer_store
+    assert stored is derive_modes(launch).outer_store is OuterStoreMode.TMA
 
 
 def test_numbers_are_those_that_magi_attention_gave_them():
