@@ -31,7 +31,7 @@ def lowered_ahead(
         The plan lowered for the first backend that supports the call; the Plan where that one runs
         plans as they are, or where none does, and `attention` will say why.
     """
-    asked = replace(asked_of(q, k, v, plan, backward="auto"), deterministic=deterministic)
+    asked = asked_of(q, k, v, plan, backward="auto", deterministic=deterministic)
     for one in BACKENDS:
         if backend != one.NAME and (backend != "auto" or one.NAME in ONLY_BY_NAME):
             continue

@@ -153,7 +153,7 @@ def check_plan(q: Tensor, k: Tensor, plan: Plan | LoweredPlan, *, moves: bool) -
             what="plan has another batch size",
             where="plan",
             got=plan.batch,
-            wanted=f"1 or {q.shape[0]}",
+            wanted=" or ".join(map(str, sorted({1, int(q.shape[0])}))),
             remedy="build the plan for this batch",
         )
     if plan.device != q.device and not (moves and isinstance(plan, Plan)):

@@ -301,11 +301,12 @@ def _check_name(backend: object) -> None:
 
 
 def asked_of(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, *, backward: str
-) -> Metadata:
+    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, *, backward: str,
+    deterministic: bool = False,
+) -> Metadata:  # fmt: skip
     """What backends are asked about a call, of q, k and v [B, S, H, F]."""
     spec = operands(plan).spec
-    return metadata(*_facts(q, k, v, plan, spec, "bshd", backward, deterministic=False))
+    return metadata(*_facts(q, k, v, plan, spec, "bshd", backward, deterministic))
 
 
 def _lowered(

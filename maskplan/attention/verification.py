@@ -13,6 +13,7 @@ from maskplan.attention.choice import named, status
 from maskplan.attention.derivatives import derivatives, small
 from maskplan.attention.dispatch import asked_of, run
 from maskplan.attention.gather import how_read
+from maskplan.attention.metadata import Metadata
 from maskplan.attention.noise import noise_call, places
 from maskplan.attention.oracle import key_side, query_side
 from maskplan.attention.report import VerifyReport
@@ -252,7 +253,10 @@ def _found(
     cache = PlanCache(1) if isinstance(plan, Plan) and plan.device != place else None
     plan = plan if cache is not None else plan.to(place)
     q, k, v = (x.detach().to(place).requires_grad_() for x in (call.q, call.k, call.v))
-    forward_alone = _forward_alone(q, k, v, plan, backend, call.backward)
+    asked = asked_of(
+        q, k, v, plan, backward=call.backward, deterministic=call.deterministic
+    )  # fmt: skip
+    forward_alone = _forward_alone(asked, backend)
     if forward_alone is not None:
         q, k, v = q.detach(), k.detach(), v.detach()
     name, out, lse = run(
@@ -267,13 +271,10 @@ def _found(
     return name, None, out.detach().cpu(), lse.detach().cpu(), dq, dk, dv
 
 
-def _forward_alone(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, backend: str, backward: str
-) -> str | None:
+def _forward_alone(asked: Metadata, backend: str) -> str | None:
     """Why the backend named refuses gradients of a call that it makes without; else None."""
     if backend == "auto":
         return None
-    asked = asked_of(q, k, v, plan, backward=backward)
     chosen = named(backend)
     alone = status(chosen, replace(asked, differentiable=False))
     return status(chosen, asked).reason if alone.usable else None

@@ -238,3 +238,26 @@ def test_verify_fails_what_is_wrong(monkeypatch, name, place):
     assert "WRONG" in str(report)
     with pytest.raises(mp.MaskplanError, match=f"{name} of backend wrong is wrong in batch 0"):
         report.raise_if_failed()
+
+
+def test_verify_holds_a_backend_to_its_forward_where_it_cannot_do_the_backward_asked_for(
+    monkeypatch,
+):
+    class NeverEqual:
+        NAME, ENGINES, OPERATOR = "never equal", cpu.ENGINES, True
+        forward = staticmethod(cpu.forward)
+
+        @staticmethod
+        def supports(asked):
+            if asked.differentiable and asked.deterministic:
+                return "it adds in any order"
+            return cpu.supports(asked)
+
+    monkeypatch.setattr(choice, "BACKENDS", (NeverEqual,))
+    plan = problem(torch.ones(1, 1, 8, 8, dtype=torch.bool), (4, 4)).plan
+
+    report = verify(plan, "never equal", deterministic=True)
+
+    assert report.ok
+    assert report.no_backward == "it adds in any order"
+    assert [comparison.name for comparison in report.comparisons] == ["out", "lse"]

@@ -74,7 +74,7 @@ def test_a_plan_for_another_batch():
     plan = problem(MASK.expand(2, 1, -1, -1), (4, 4), batch=2).plan
 
     assert refusal(mp.PlanError, replace(call, plan=plan)) == (
-        "plan has another batch size in plan: got 2, wanted 1 or 1; build the plan for this batch."
+        "plan has another batch size in plan: got 2, wanted 1; build the plan for this batch."
     )
 
 
