@@ -117,8 +117,9 @@ def _check_size(count: int) -> None:
                 where=f"attention(backend={NAME!r})",
                 got=f"{count:,} steps of 128 x 128, about {_minutes(count)}",
                 wanted=f"at most {MAX_STEPS:,}, about {_minutes(MAX_STEPS)}",
-                remedy="crop the plan or take fewer heads, or raise "
-                "maskplan.attention.sm100_emulated.MAX_STEPS",
+                # `maskplan.attention` is the function, so no longer name leads here.
+                remedy="crop the plan or take fewer heads, or set sm100_emulated.MAX_STEPS, "
+                "imported by 'from maskplan.attention import sm100_emulated'",
             )
         )
 

@@ -217,7 +217,8 @@ def test_a_call_that_would_take_minutes():
     assert str(caught.value) == (
         "call is too large to emulate in attention(backend='sm100-emulated'): got 8,448 steps of "
         "128 x 128, about 2 minutes, wanted at most 4,096, about a minute; crop the plan or take "
-        "fewer heads, or raise maskplan.attention.sm100_emulated.MAX_STEPS."
+        "fewer heads, or set sm100_emulated.MAX_STEPS, imported by 'from maskplan.attention import "
+        "sm100_emulated'."
     )
 
 
