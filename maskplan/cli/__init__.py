@@ -6,12 +6,15 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from kernels_sm100.errors import KernelError
 from maskplan.cli.plain import plain
 from maskplan.errors import MaskplanError, sentence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; a mistake of the caller is one line on stderr and exit code 1.
+
+    So is what the emulator finds wrong with a kernel, and a kernel that cannot be compiled here.
 
     Args:
         arguments: words after the program's name; those of the process by default.
@@ -25,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         warnings.showwarning = _warn
         try:
             app(args=None if arguments is None else list(arguments), prog_name="maskplan")
-        except (MaskplanError, OSError) as error:
+        except (MaskplanError, KernelError, OSError) as error:
             sys.exit(f"maskplan: {_with_options(plain(error))}")
         except MemoryError as error:
             sys.exit(f"maskplan: {plain(_too_large(error))}")

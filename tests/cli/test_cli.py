@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import maskplan as mp
+from kernels_sm100.errors import RaceError
 from tests.cli.program import run
 
 ROOT = Path(mp.__file__).parents[1]
@@ -216,3 +217,19 @@ def test_the_program_prints_no_traceback(tmp_path):
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == "maskplan: [Errno 2] No such file or directory: 'missing.plan'\n"
+
+
+def test_a_fault_that_the_emulator_finds_is_one_line(capsys, tmp_path, monkeypatch):
+    plan = tmp_path / "small.plan"
+    mp.full(8, 8).save(plan)
+
+    def race(*_: object, **__: object) -> None:
+        raise RaceError("race in CTA (0, 0, 0) warp 3: got a load, wanted an order; wait for it.")
+
+    monkeypatch.setattr(mp, "verify", race)
+
+    assert run(capsys, "verify", plan) == (
+        1,
+        "",
+        "maskplan: race in CTA (0, 0, 0) warp 3: got a load, wanted an order; wait for it.",
+    )
