@@ -4,12 +4,12 @@ import pytest
 
 from tests.kernels.backward.run import judge, problem
 from tests.kernels.gather import masks
-from tests.kernels.gather.test_loopk import BY_ELEMENT, GATHER4, WIDE
+from tests.kernels.gather.test_loopk import GATHER4, WIDE
 
 # Of what is LoopK's own too, loads of Q and dO and products, mutants are tried in
-# tests/kernels/backward; the fences that answer gathered loads are here.
-FILES = {"gather.py", "backward_loopk_gathered.py", "bulk.py", "barriers.py"}
-FENCES = {"proxy fence", "tmem fence"}
+# tests/kernels/backward. By gather4 only what differs is tried: its loads, and rows of sums that
+# have two buffers. Sums by element wait for nothing of their own.
+OWN = {"gather.py", "backward_loopk_gathered.py", "bulk.py"}
 # Lanes of a warp are one actor to the emulator; barriers that are not initialised are refused.
 NOT_TRIED = {"warp sync", "init", "init fence", "commit"}
 
@@ -18,9 +18,8 @@ V_STAGE = ("wait", "backward_loopk_gathered.py")  # K has as many buffers as V, 
 # releases K comes behind the dP that releases V.
 DV_EMPTY = ("wait", "barriers.py")  # dV is read before dK, for whose dk_empty dP has waited
 EXPLAINED = {
-    "cp.async, bulk rows, D 128": (WIDE, [DV_EMPTY, ("tmem fence", "")]),
-    "gather4, bulk rows, D 64": (GATHER4, [V_STAGE, *[("tmem fence", "")] * 2]),
-    "cp.async, elements, D 64": (BY_ELEMENT, [V_STAGE, *[("tmem fence", "")] * 2]),
+    "cp.async, D 128": (WIDE, OWN | {"barriers.py"}, NOT_TRIED, [DV_EMPTY, ("tmem fence", "")]),
+    "gather4, D 64": (GATHER4, OWN, NOT_TRIED | {"tmem fence"}, [V_STAGE]),
 }
 
 
@@ -30,10 +29,9 @@ def test_what_synchronises_is_needed(gathered_loopk, name):
     from kernels_sm100.emulator.mutation import try_mutant
     from tests.kernels.mutation.subjects import Subject, table
 
-    config, explained = EXPLAINED[name]
+    config, files, not_tried, explained = EXPLAINED[name]
     kernel = gathered_loopk(config)
-    tokens = 128 // config.rows_per_token
-    given = problem(config, masks.with_counts(400, (300, 129), tokens))
+    given = problem(config, masks.with_counts(400, (300, 100), 128))
     walk = kernel.tables(given, seed=1)
     wrote = []
 
@@ -51,12 +49,14 @@ def test_what_synchronises_is_needed(gathered_loopk, name):
     tried = [
         mutant
         for mutant in subject.mutants()
-        if mutant.kind not in NOT_TRIED
-        and (mutant.source.split(":")[0] in FILES or mutant.kind in FENCES)
+        if mutant.kind not in not_tried
+        and (mutant.source.split(":")[0] in files or mutant.kind == "proxy fence")
     ]
     found = [try_mutant(mutant, subject.run, [("round_robin", 0)]) for mutant in tried]
 
-    assert {mutant.kind for mutant in tried} >= {"wait", "arrive", "tmem wait", *FENCES}
+    kinds = {mutant.kind for mutant in tried}
+    assert kinds >= {"wait", "tmem wait", "group commit", "group wait", "proxy fence"}
+    assert kinds & {"arrive", "expect_tx"}
     survived = [
         (m.kind, "" if m.kind == "tmem fence" else m.source.split(":")[0])
         for m in (v.mutant for v in found if not v.killed)
