@@ -1,8 +1,7 @@
 """dQ, dK and dV against float64 over a covering array, every access checked for races."""
 
-from collections import defaultdict
 from dataclasses import fields
-from itertools import combinations, product
+from itertools import product
 
 import pytest
 
@@ -10,10 +9,9 @@ from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.errors import ConfigError
 from tests.kernels.backward.cover import BATCHES, CASES, LENGTHS, LISTS, MASKS
 from tests.kernels.backward.run import judge, problem
+from tests.kernels.covering import unmet
 
 STRICT = {"strict_tmem_loads": True, "strict_registers": True, "strict_fences": True}
-HEADS = {"one": {}, "looped over": {"group": 4}, "packed": {"group": 4, "pack_gqa": True}}
-# Modes of gathering have tests of their own.
 OPTIONS = {
     "direction": ("loop_q", "loop_k"),
     "head_dim": (64, 128),
@@ -21,7 +19,10 @@ OPTIONS = {
     "deterministic": (False, True),
     "descending": (False, True),
 }
+HEADS = {"one": {}, "looped over": {"group": 4}, "packed": {"group": 4, "pack_gqa": True}}
+COUNTS = {"parts": ("one", "several"), "head_split": ("one", "several")}
 CALL = {"mask": MASKS, "lists": LISTS, "batches": BATCHES, "queries": LENGTHS, "keys": LENGTHS}
+FACTORS = OPTIONS | {"heads": tuple(HEADS)} | COUNTS | CALL
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(vars(case).values()))
@@ -35,60 +36,42 @@ def test_gradients_match_float64(backward_kernel, case):
 
 
 def options_of(config):
-    """Its values, where several parts are one value."""
+    """A value of each factor that a configuration has."""
     heads = "one" if config.group == 1 else "packed" if config.pack_gqa else "looped over"
-    found = {name: getattr(config, name) for name in OPTIONS}
-    return found | {
-        "heads": heads, "several parts": config.parts > 1, "split": config.head_split > 1
-    }  # fmt: skip
+    counts = {name: "one" if getattr(config, name) == 1 else "several" for name in COUNTS}
+    return {name: getattr(config, name) for name in OPTIONS} | {"heads": heads} | counts
 
 
 def every_config():
-    """One of each combination of options that a backward can have."""
-    names = (*OPTIONS, "heads", "parts", "head_split")
-    for values in product(*OPTIONS.values(), HEADS, (1, 2), (1, 2)):
-        chosen = dict(zip(names, values, strict=True))
-        heads = HEADS[chosen.pop("heads")]
+    """Options of each configuration that a backward can have; gathering has tests of its own."""
+    for *values, heads, parts, split in product(*OPTIONS.values(), HEADS.values(), (1, 2), (1, 2)):
+        chosen = dict(zip(OPTIONS, values, strict=True))
         try:
-            yield options_of(BackwardConfig(**chosen, **heads))
+            config = BackwardConfig(**chosen, **heads, parts=parts, head_split=split)
         except ConfigError:
             continue
-
-
-def pairs(values):
-    """Pairs of (name, value) in a dictionary."""
-    return set(combinations(sorted(values.items(), key=lambda item: item[0]), 2))
-
-
-def possible():
-    """Pairs that some call has: all but those that options exclude, and lists a query head."""
-    found, seen = set(), defaultdict(set)
-    for config in every_config():
-        for lists in LISTS:
-            if lists == "a query head" and config["heads"] != "looped over":
-                continue
-            found |= pairs(config | {"lists": lists})
-            for item in config.items():
-                seen[item[0]].add(item[1])
-    free = seen | {name: set(values) for name, values in CALL.items()}
-    for one, other in combinations(sorted(free), 2):
-        if {one, other} & (set(CALL) - {"lists"}):
-            found |= {((one, a), (other, b)) for a in free[one] for b in free[other]}
-    return found
+        yield options_of(config)
 
 
 def test_every_pair_of_values_is_met():
-    """A call that no pair of tokens is kept in shows nothing but that."""
-    met = set()
-    for case in CASES:
-        call = {name: getattr(case, name) for name in CALL}
-        met |= {
-            pair
-            for pair in pairs(options_of(case.config) | call)
-            if case.mask != "none" or ("mask", "none") in pair
-        }
+    """A call in which no pair of tokens is kept shows nothing but that."""
+    available = list(every_config())
 
-    assert not possible() - met
+    def impossible(pair):
+        if pair.get("lists") == "a query head" and pair.get("heads") in ("one", "packed"):
+            return True
+        options = {name: value for name, value in pair.items() if name not in CALL}
+        return not any(options.items() <= config.items() for config in available)
+
+    def missing(cases):
+        values = [
+            options_of(case.config) | {name: getattr(case, name) for name in CALL} for case in cases
+        ]
+        return unmet(values, FACTORS, impossible)
+
+    assert not missing(CASES)
+    shown = missing([case for case in CASES if case.mask != "none"])
+    assert not {pair for pair in shown if ("mask", "none") not in pair}
     assert {case.config.parts for case in CASES} == {1, 2, 4}
 
 
@@ -100,7 +83,7 @@ def test_masks_are_what_they_are_called():
 
 
 def test_no_option_is_left_out():
-    known = {*OPTIONS, "group", "pack_gqa", "parts", "head_split"}
+    known = {*OPTIONS, *COUNTS, "group", "pack_gqa"}
     # spt turns the order of turns, and is in half of the configurations that have one.
     assert {field.name for field in fields(BackwardConfig)} - known == {
         "spt", "inner_load", "inner_store"

@@ -8,9 +8,10 @@ from kernels_sm100.backward_config import TILE
 from tests.kernels.backward.configs import PACKED, SPLIT
 from tests.kernels.backward.run import judge, problem
 
-# One with turns at D = 128, which owns dK and dV, one without at D = 64, which adds them; and how
-# many Q tiles see each KV block but the last, which nothing sees. Rings of two wrap in both.
-CONFIGS = {"turns": (PACKED, (3, 1, 2)), "split": (SPLIT, (2, 1))}
+# One with turns at D = 128, which owns dK and dV, one without at D = 64, which adds them; how many
+# Q tiles see each KV block but the last, which nothing sees; and CTAs. Rings of two wrap in both,
+# and a CTA has two items with steps: blocks, or shares of a group.
+CONFIGS = {"turns": (PACKED, (3, 1, 2), 2), "split": (SPLIT, (2,), 1)}
 
 # The race detector is independent of the order in which warps run, and kills what can be killed
 # under one schedule; benchmarks/emulator.py tries more.
@@ -46,13 +47,13 @@ def test_what_synchronises_is_needed(backward_kernel, name):
     from kernels_sm100.emulator.mutation import try_mutant
     from tests.kernels.mutation.subjects import Subject, table
 
-    config, seen_by = CONFIGS[name]
+    config, seen_by, ctas = CONFIGS[name]
     kernel = backward_kernel(config)
     given = problem(config, mask(TILE // config.rows_per_token, seen_by))
     wrote, first = [], []
 
     def call(on_launch):
-        wrote[:] = kernel.launch(given, on_launch, ctas=2)
+        wrote[:] = kernel.launch(given, on_launch, ctas=ctas)
 
     def right():
         try:

@@ -1,4 +1,4 @@
-"""A verifier by others proves LoopQ, preprocess and postprocess free of races, in every schedule.
+"""A verifier by others proves LoopQ free of races and deadlocks, over every schedule.
 
 That it refuses faulty kernels is shown where the forward is proved.
 """
@@ -7,22 +7,16 @@ import importlib.util
 
 import numpy as np
 import pytest
-import torch
 
-from kernels_sm100.backward_config import BackwardConfig
-from kernels_sm100.backward_host import BACKWARD_SOURCES, build_postprocess, build_preprocess
-from kernels_sm100.launch import compile_kernel
 from kernels_sm100.verify import Captured, verify
 from tests.kernels.backward.configs import DOWN
 from tests.kernels.backward.run import problem
-from tests.kernels.forward.run import aligned
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("sentryward") is None,
     reason="needs SentryWard (extra verify)",
 )
 
-ENDS = BackwardConfig(head_dim=64, dtype="float16")
 # Bytes an element of the tables that steer.
 TABLES = {"pattern_id": 4, "row_ptr": 8, "col": 4, "tile_id": 4, "order": 4}
 
@@ -63,38 +57,5 @@ def test_the_kernel_is_proved_race_free(backward_kernel, name):
     tables = {name: TABLES[name] for name, _, _ in captured.regions if name in TABLES}
 
     found = verify(captured, tables=tables, timeout=900)
-
-    assert (found.result, found.warnings) == ("race_free", 0), found.diagnostics[:2]
-
-
-def preprocess_arguments(seqlen):
-    """Of two heads, with NaN where it writes."""
-    o, do = (aligned((1, seqlen, 2, 64), torch.float16, 1.0) for _ in range(2))
-    lse, dlse = (aligned((1, 2, seqlen), torch.float32, 0.0) for _ in range(2))
-    rows = [aligned((1, 2, -(-seqlen // 128) * 128), torch.float32) for _ in range(2)]
-    return (o, do, lse, dlse, *rows, *(aligned((n,), torch.float32) for n in (5000, 4)))
-
-
-def postprocess_arguments(seqlen):
-    sums = aligned((1, 2, -(-seqlen // 128), 16, 128, 4), torch.float32, 1.0)
-    return sums, aligned((1, seqlen, 2, 64), torch.float16), 0.5
-
-
-@pytest.mark.parametrize("seqlen", [1, 128, 300])
-@pytest.mark.parametrize(
-    ("build", "arguments"),
-    [(build_preprocess, preprocess_arguments), (build_postprocess, postprocess_arguments)],
-    ids=["preprocess", "postprocess"],
-)
-def test_the_ends_are_proved_race_free(compile_cache, build, arguments, seqlen):
-    """Every element that they write is written by one thread."""
-    pytest.importorskip("cutlass", reason="compiles with CuTe DSL (extra sm100)")
-    kernel, seen = compile_kernel(build, ENDS, sources=BACKWARD_SOURCES, cache=compile_cache), []
-    kernel.host_program(
-        *arguments(seqlen),
-        on_launch=lambda launch, memory: seen.append(Captured.of(launch, memory)),
-    )
-
-    found = verify(seen[0], tables={})
 
     assert (found.result, found.warnings) == ("race_free", 0), found.diagnostics[:2]

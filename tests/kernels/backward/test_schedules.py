@@ -24,9 +24,12 @@ def runs(kernel, given, ctas, schedules=SCHEDULES):
     ]
 
 
-@pytest.mark.parametrize("config", [TURNS, UP], ids=["ascending", "descending"])
-def test_turns_fix_every_bit(backward_kernel, config):
-    given = problem(config, masks.blocks((1, 1, 200, 300), 0.8, seed=2))
+@pytest.mark.parametrize(
+    ("config", "seqlen_q"), [(TURNS, 100), (UP, 200)], ids=["ascending", "descending"]
+)
+def test_turns_fix_every_bit(backward_kernel, config, seqlen_q):
+    """Three KV blocks, on a CTA each, add to every Q tile."""
+    given = problem(config, masks.blocks((1, 1, seqlen_q, 300), 1.0, seed=2))
 
     found = runs(backward_kernel(config), given, 3, RANDOM)
 
@@ -55,7 +58,7 @@ def test_turns_cost_nothing_where_nobody_asks_for_them(backward_kernel):
 
 @pytest.mark.parametrize("config", [Q_64, K_64], ids=["loop_q", "loop_k"])
 def test_what_a_cta_owns_is_fixed_without_turns(backward_kernel, config):
-    given = problem(config, masks.blocks((1, 1, 300, 300), 0.8, seed=2))
+    given = problem(config, masks.blocks((1, 1, 200, 300), 1.0, seed=2))
     owned = (1, 2) if config is Q_64 else (0,)
 
     found = runs(backward_kernel(config), given, 3)
