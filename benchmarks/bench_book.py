@@ -50,7 +50,9 @@ def strategy_like_hunyuan() -> dict[str, list[int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--strategy", type=Path, help="a mask strategy of HunyuanVideo's shape")
     given = parser.parse_args().strategy
     with tempfile.TemporaryDirectory() as folder:

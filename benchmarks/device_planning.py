@@ -209,7 +209,9 @@ PARTS: dict[str, Callable[[Table], None]] = {
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, help="append a JSON line a row")
     parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--only", default=",".join(PARTS), help="parts, by name")

@@ -124,7 +124,9 @@ def summary(rows: list[Row]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("path", type=Path)
     parser.add_argument("--only", default="", help="subjects whose name contains this")
     parser.add_argument("--summary", action="store_true", help="print tables, run nothing")

@@ -25,7 +25,9 @@ def read(path: Path) -> Rows:
 
 def parser(description: str | None) -> argparse.ArgumentParser:
     """The arguments that every grid takes."""
-    found = argparse.ArgumentParser(description=description)
+    found = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     found.add_argument("path", type=Path)
     found.add_argument("--summary", action="store_true", help="print the table, run nothing")
     return found

@@ -207,7 +207,9 @@ def whole_launches(cache: CompileCache, groups: Iterable[int]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cuobjdump", default="cuobjdump")
     parser.add_argument("--group", type=int, action="append", help="of the whole launches; all")
     parser.add_argument("--short", action="store_true", help="no whole launches")

@@ -208,7 +208,9 @@ def compare(shape: Shape, cache: CompileCache, cuobjdump: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cuobjdump", default="cuobjdump")
     parser.add_argument("--only", default="", help="shapes named so")
     arguments = parser.parse_args()

@@ -124,7 +124,9 @@ def _length(code: Code, first: int, last: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cuobjdump", default="cuobjdump")
     cuobjdump = parser.parse_args().cuobjdump
     cache = CompileCache()

@@ -61,7 +61,9 @@ def seconds(work: Callable[[], object], runs: int) -> float:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lengths", default=",".join(map(str, LENGTHS)))
     parser.add_argument("--loop-up-to", type=int, default=131_072, help="longest SK of the loop")
     parser.add_argument("--runs", type=int, default=3)
