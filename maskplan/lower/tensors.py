@@ -18,7 +18,7 @@ FILL = -1
 _FORWARD_LISTS = ("forward", "loop_k")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class BlockSparseTensors:
     """Padded lists of full and of mask blocks, every entry past its count -1.
 
@@ -49,6 +49,16 @@ class BlockSparseTensors:
     dq_write_order: Tensor | None = None
     dq_write_order_full: Tensor | None = None
     spt: bool | None = None
+
+    def __repr__(self) -> str:
+        batch, heads, rows, width = self.mask_block_idx.shape
+        bq, bk = self.block_size
+        orders = "" if self.dq_write_order is None else "with dQ write order, "
+        return (
+            f"BlockSparseTensors(batch={batch}, heads={heads}, {rows} rows of up to {width} mask "
+            f"and {self.full_block_idx.shape[3]} full blocks of {bq} x {bk}, "
+            f"{self.tiles.shape[0]} bit tiles, {orders}on {self.tiles.device})"
+        )
 
     def fa4(self, *, mask_mod: object = None) -> dict[str, Any]:
         """The keywords of flash-attn-4's `BlockSparseTensorsTorch`.

@@ -184,3 +184,11 @@ def test_c2_every_q_block_on_the_first_keys():
     assert loop_q.full_block_cnt.tolist() == [[[4, 0, 0, 0, 0, 0, 0, 0]]]
     assert loop_q.full_block_idx[0, 0, 0].tolist() == [0, 1, 2, 3]
     assert (loop_q.full_block_idx[0, 0, 1:] == -1).all()
+
+
+def test_repr_is_a_line_of_sizes_and_no_numbers():
+    lists = mp.causal(1000, 1000).transpose().block_sparse_tensors()
+    assert repr(lists) == (
+        "BlockSparseTensors(batch=1, heads=1, 8 rows of up to 1 mask and 7 full blocks "
+        "of 128 x 128, 2 bit tiles, with dQ write order, on cpu)"
+    )
