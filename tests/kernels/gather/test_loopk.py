@@ -8,6 +8,7 @@ import torch
 
 from kernels_sm100.backward_config import BackwardConfig
 from kernels_sm100.backward_host import backward_arguments
+from kernels_sm100.backward_shapes import tables_of
 from kernels_sm100.errors import ConfigError
 from kernels_sm100.modes import InnerLoadMode, InnerStoreMode
 from tests.kernels.backward.run import judge, problem
@@ -139,10 +140,13 @@ def test_rows_that_tma_cannot_number_are_refused():
     inputs["k"] = torch.zeros(2 * 520, dtype=torch.bfloat16).as_strided(
         (2, 4, 1, 64), (520, 64, 64, 1)
     )
-    outputs = {"dq": torch.zeros_like(inputs["q"])}
+    rest = torch.zeros(0)  # what is looked at later
+    inputs |= {"bias": rest, "delta": rest}
+    outputs = {"dq": torch.zeros_like(inputs["q"]), "dk_sums": rest, "dv_sums": rest}
+    tables = dict.fromkeys(tables_of(GATHER4), rest)
 
     with pytest.raises(ConfigError) as raised:
-        backward_arguments(GATHER4, inputs, outputs, {}, scale=1.0, ctas=1)
+        backward_arguments(GATHER4, inputs, outputs, tables, scale=1.0, ctas=1)
 
     assert str(raised.value) == (
         "layout of k not available to TMA gathers in the sm100 loop_k backward: got strides (520, "
