@@ -187,12 +187,12 @@ def fa4_forward_subject(cache: CompileCache) -> Subject:
     return Subject(call, right, strict=False)
 
 
-def fa4_backward_subject(cache: CompileCache) -> Subject:
-    """The main kernel of FA4's block-sparse backward, D 64: 4 CTAs."""
+def fa4_backward_subject(cache: CompileCache, seqlen: int = 512) -> Subject:
+    """The main kernel of FA4's block-sparse backward, D 64: a CTA each 128 keys."""
     from tests.kernels.peers.attention import block_sparse, inputs, reference
     from tests.kernels.peers.fa4 import Case, programs
 
-    case = Case(direction="backward", seqlen=512, head_dim=64, sparse=True)
+    case = Case(direction="backward", seqlen=seqlen, head_dim=64, sparse=True)
     preprocess, main, _ = programs(case, cache)
     given = inputs(case)
     q, k, v, grad = given.q, given.k, given.v, given.grad
@@ -267,4 +267,5 @@ SUBJECTS: dict[str, Callable[[CompileCache], Subject]] = {
     "our forward, D 64, 3 items on 1 CTA": forward_subject,
     "FA4 forward, sparse, 4 tiles on 1 CTA": fa4_forward_subject,
     "FA4 backward, sparse, D 64": fa4_backward_subject,
+    "FA4 backward, sparse, D 64, longer lists": partial(fa4_backward_subject, seqlen=1024),
 }
