@@ -26,7 +26,7 @@ from kernels_sm100.backward_shapes import (
     rows_shape,
     tables_of,
 )
-from kernels_sm100.forward_host import even_rows
+from kernels_sm100.forward_host import check_rows
 from kernels_sm100.modes import InnerLoadMode
 
 _TYPES = dict.fromkeys((*TABLES, *TOKEN_TABLES), "int32") | {"row_ptr": "int64"}
@@ -212,7 +212,7 @@ def backward_arguments(
     for name, tensor in tensors.items():
         checks.activation(name, tensor, shapes[name], config.dtype, written=name in owned)
     if config.inner_load is InnerLoadMode.TMA_GATHER4:
-        _check_rows(checks, k=k, v=v)
+        check_rows(checks, k=k, v=v)
     for name in ("bias", "delta"):
         checks.compact(name, inputs[name], rows_shape(config, batch, heads, seqlen_q), "float32")
     _check_sums(checks, config, outputs, of_queries, of_keys)
@@ -228,18 +228,6 @@ def backward_arguments(
     written = tuple(outputs[name] for name in ("dq", "dk_sums", "dv_sums"))
     lists = (tables[name] for name in tables_of(config))
     return (*given, *written, *lists, row_tiles(config, seqlen_q), *scales)
-
-
-def _check_rows(checks: Checks, **tensors: Any) -> None:
-    """K and V whose tokens TMA is to gather."""
-    for name, tensor in tensors.items():
-        if not even_rows(tensor):
-            raise checks.refuse(
-                f"layout of {name} not available to TMA gathers",
-                f"strides {tuple(tensor.stride())}",
-                "batches and heads whole tokens apart, or heads within a token",
-                f"compile with inner_load=CP_ASYNC, or pass {name}.contiguous()",
-            )
 
 
 def _check_sums(

@@ -62,7 +62,16 @@ def even_rows(tensor: Any) -> bool:
     return bool(batches_fit and heads_fit and rows // stride + seqlen < _MOST_ROWS)
 
 
-def _check_rows(checks: Checks, **tensors: Any) -> None:
+def check_rows(checks: Checks, **tensors: Any) -> None:
+    """K and V whose tokens TMA is to gather.
+
+    Args:
+        checks: of the kernel that gathers.
+        **tensors: torch tensors [B, S, H, D], by argument.
+
+    Raises:
+        ConfigError: for the first of which `even_rows` is not true.
+    """
     for name, tensor in tensors.items():
         if not even_rows(tensor):
             raise checks.refuse(
@@ -141,7 +150,7 @@ def forward_arguments(
     checks.activation("v", v, (*of_keys, config.head_dim_v), config.dtype)
     checks.activation("o", o, (*of_queries, config.head_dim_v), config.dtype, written=True)
     if config.inner_load is InnerLoadMode.TMA_GATHER4:
-        _check_rows(checks, k=k, v=v)
+        check_rows(checks, k=k, v=v)
     checks.compact("lse", lse, (batch, heads, seqlen_q), "float32")
     checks.scale(scale)
     checks.ctas(ctas)
