@@ -96,15 +96,23 @@ def topk(table: Table, keys: int, queries: int, count: int) -> None:
             width=width
         )
 
+    def lists_alone(indices: torch.Tensor, **more: Any) -> Work:
+        return lambda: mp.BlockSparseTensors.from_topk(
+            indices, keys, **options, width="dense", **more
+        )
+
     works: dict[str, Work] = {
         "read once: indices.max()": aligned.max,
-        "whole blocks, promised, lists as wide as they are": lists(
+        "lists alone, whole blocks, promised, dense": lists_alone(aligned, whole=True),
+        "lists alone, whole blocks, exact, dense": lists_alone(aligned),
+        "lists alone, random tokens, exact, dense": lists_alone(random),
+        "plan and lists, whole blocks, promised, lists as wide as they are": lists(
             aligned, count // 128, whole=True
         ),
-        "whole blocks, promised, dense lists": lists(aligned, whole=True),
-        "whole blocks, exact, dense lists": lists(aligned),
-        "random tokens, exact, dense lists": lists(random),
-        "random tokens, plan alone": lambda: mp.from_topk(random, keys, **options),
+        "plan and lists, whole blocks, promised, dense": lists(aligned, whole=True),
+        "plan and lists, whole blocks, exact, dense": lists(aligned),
+        "plan and lists, random tokens, exact, dense": lists(random),
+        "plan, random tokens": lambda: mp.from_topk(random, keys, **options),
     }
     if keys < 200_000:
         works["presence matrix and argsort"] = lambda: presence_lists(aligned, keys)

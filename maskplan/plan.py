@@ -128,7 +128,7 @@ class Plan(BlockLists):
         self, target: "Target | None" = None, **options: Any
     ) -> "BlockSparseTensors":
         """Padded lists for the forward, or for a LoopK backward."""
-        from maskplan.lower.tensors import forward_tensors
+        from maskplan.lower.padded_lists import forward_tensors
 
         return forward_tensors(self, target, **options)
 
@@ -170,6 +170,6 @@ class TransposedPlan(BlockLists):
         self, target: "Target | None" = None, **options: Any
     ) -> "BlockSparseTensors":
         """Padded lists for a LoopQ backward."""
-        from maskplan.lower.tensors import loop_q_tensors
+        from maskplan.lower.padded_lists import loop_q_tensors
 
         return loop_q_tensors(self, target, **options)

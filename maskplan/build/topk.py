@@ -2,16 +2,12 @@
 
 from torch import Tensor
 
-from maskplan.build.host import index_tensor, rank
-from maskplan.build.pattern_axes import distinct, require_heads
-from maskplan.build.topk_arguments import check_option, checked_lengths, geometry_of
+from maskplan.build.topk_arguments import checked_topk
 from maskplan.build.topk_reader import TopkReader
 from maskplan.device.move import on_gpu
-from maskplan.device.topk import TopkLists
 from maskplan.errors import PlanError, sentence
 from maskplan.geometry import integer
 from maskplan.plan import Plan
-from maskplan.provenance import Provenance
 
 
 def from_topk(
@@ -63,50 +59,23 @@ def from_topk(
             length exceeds topk, a block is partial in spite of `whole`, or the number of rows does
             not fit `seqlen_q`.
     """
-    for name, value, options in (
-        ("rows", rows, ("token", "block")),
-        ("unit", unit, ("token", "block")),
-        ("base", base, ("local", "global")),
-    ):
-        check_option(name, value, options)
-    index_tensor(indices, "indices", or_gpu=True)
-    rank(
-        indices,
-        "indices",
-        (4,),
-        "[batch, heads, rows, topk]",
-        "say which axis is missing: indices[:, None] where all heads share [batch, rows, topk], "
-        "indices.transpose(1, 2) for [batch, rows, heads, topk]",
-    )
-    require_heads(indices, "indices")
-    geometry = geometry_of(indices, seqlen_k, block_size, rows, seqlen_q)
-    parts = [indices] if lengths is None else [indices, checked_lengths(lengths, indices)]
-    pattern_id, own = distinct(*parts, batch_shared=base == "local")
-    provenance = Provenance(
-        builder="from_topk",
-        parameters={"topk": indices.shape[3], "rows": rows, "unit": unit, "base": base},
-    )
+    given = checked_topk(
+        indices, seqlen_k, block_size=block_size, rows=rows, unit=unit, base=base, lengths=lengths,
+        seqlen_q=seqlen_q,
+    )  # fmt: skip
     room = None if capacity is None else integer(capacity, "capacity")
     if on_gpu(indices):
-        return TopkLists(
-            indices=own[0],
-            lengths=None if lengths is None else own[1],
-            geometry=geometry,
-            per_row=1 if rows == "block" else geometry.block_size[0],
-            unit_block=unit == "block",
-            is_global=base == "global",
-            whole=whole,
-            capacity=room,
-        ).plan(pattern_id, provenance)
+        lists = given.on_device(whole=whole, capacity=room)
+        return lists.plan(given.pattern_id, given.provenance)
     reader = TopkReader(
-        indices=own[0],
-        lengths=None if lengths is None else own[1],
-        geometry=geometry,
-        lists=1 if rows == "block" else geometry.block_size[0],
+        indices=given.indices,
+        lengths=given.lengths,
+        geometry=given.geometry,
+        lists=given.per_row,
         whole=unit == "block",
         is_global=base == "global",
     )
-    plan = reader.plan(pattern_id, provenance)
+    plan = reader.plan(given.pattern_id, given.provenance)
     if whole and plan.tile_id is not None:
         raise _not_whole(plan)
     return plan

@@ -1,12 +1,116 @@
 """Arguments of `from_topk`, checked at the door."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from maskplan.build.host import index_tensor, rank
+from maskplan.build.pattern_axes import distinct, require_heads
 from maskplan.device.move import on_gpu
+from maskplan.device.topk import TopkLists
 from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import Geometry
+from maskplan.provenance import Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenTopk:
+    """Checked lists, each distinct one once.
+
+    Attributes:
+        indices: int32 or int64 [b, h, lists, topk], any strides.
+        lengths: int64 [b, h, lists], any strides, or None.
+        geometry: lengths and block size.
+        rows: "token" or "block".
+        unit: "token" or "block".
+        base: "local" or "global".
+        pattern_id: int32 [batch, heads]: which of the b * h patterns each has.
+    """
+
+    indices: Tensor
+    lengths: Tensor | None
+    geometry: Geometry
+    rows: str
+    unit: str
+    base: str
+    pattern_id: Tensor
+
+    @property
+    def per_row(self) -> int:
+        """Lists of a Q block."""
+        return 1 if self.rows == "block" else self.geometry.block_size[0]
+
+    @property
+    def provenance(self) -> Provenance:
+        """How a plan of them was made."""
+        parameters = {
+            "topk": self.indices.shape[3],
+            "rows": self.rows,
+            "unit": self.unit,
+            "base": self.base,
+        }
+        return Provenance(builder="from_topk", parameters=parameters)
+
+    def on_device(self, *, whole: bool, capacity: int | None) -> TopkLists:
+        """The lists as a GPU reads them."""
+        return TopkLists(
+            indices=self.indices,
+            lengths=self.lengths,
+            geometry=self.geometry,
+            per_row=self.per_row,
+            unit_block=self.unit == "block",
+            is_global=self.base == "global",
+            whole=whole,
+            capacity=capacity,
+        )
+
+
+def checked_topk(
+    indices: Tensor,
+    seqlen_k: int,
+    *,
+    block_size: tuple[int, int],
+    rows: str,
+    unit: str,
+    base: str,
+    lengths: Tensor | None,
+    seqlen_q: int | None,
+) -> GivenTopk:
+    """The lists of `from_topk`; values on a GPU are its kernels' to check.
+
+    Raises:
+        PlanTypeError: if an argument has the wrong dtype or rank, or an option is not a known one.
+        PlanError: if sizes do not fit, or on the CPU a length is out of range.
+    """
+    for name, value, options in (
+        ("rows", rows, ("token", "block")),
+        ("unit", unit, ("token", "block")),
+        ("base", base, ("local", "global")),
+    ):
+        check_option(name, value, options)
+    index_tensor(indices, "indices", or_gpu=True)
+    rank(
+        indices,
+        "indices",
+        (4,),
+        "[batch, heads, rows, topk]",
+        "say which axis is missing: indices[:, None] where all heads share [batch, rows, topk], "
+        "indices.transpose(1, 2) for [batch, rows, heads, topk]",
+    )
+    require_heads(indices, "indices")
+    geometry = geometry_of(indices, seqlen_k, block_size, rows, seqlen_q)
+    parts = [indices] if lengths is None else [indices, checked_lengths(lengths, indices)]
+    pattern_id, own = distinct(*parts, batch_shared=base == "local")
+    return GivenTopk(
+        indices=own[0],
+        lengths=None if lengths is None else own[1],
+        geometry=geometry,
+        rows=rows,
+        unit=unit,
+        base=base,
+        pattern_id=pattern_id,
+    )
 
 
 def check_option(name: str, value: str, options: tuple[str, ...]) -> None:

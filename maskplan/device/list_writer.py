@@ -11,6 +11,7 @@ from maskplan.device.nvrtc import CudaKernel, place_of
 _SOURCE = Path(__file__).with_name("lists.cu")
 _WARPS = 8  # of a CTA of `emit` and `pad`, a line each
 _TABLE_THREADS = 128
+_LONG_LINE, _SHARE = 32, 4  # words beyond which several warps share a line, and how many
 
 
 def _pointers(*names: str) -> tuple[tuple[str, type[ctypes.c_void_p]], ...]:
@@ -40,6 +41,16 @@ class Pad(ctypes.Structure):
                    "turned_before", "lengths", "status"),
         ("outs", ctypes.c_longlong),
         *_numbers("rows", "cols", "turned_words", "width"),
+    ]  # fmt: skip
+
+
+class PadBits(ctypes.Structure):
+    """`PadBits` there."""
+
+    _fields_ = [
+        *_pointers("listed", "full", "pattern_id", "counts", "lists", "status"),
+        ("outs", ctypes.c_longlong),
+        *_numbers("rows", "cols", "words", "width", "share"),
     ]  # fmt: skip
 
 
@@ -129,6 +140,33 @@ def pad_lists(
         _address(status), outs, rows, cols, 1 if bits is None else bits.shape[1], width,
     )  # fmt: skip
     _start("pad", int(tile_id is not None), order, -(-outs // _WARPS), _WARPS * 32, col, given)
+
+
+def pad_bits(
+    listed: Tensor, full: Tensor, pattern_id: Tensor, counts: Tensor, lists: Tensor, status: Tensor,
+    *, rows: int, cols: int, tiles: bool,
+) -> None:  # fmt: skip
+    """Fill padded lists int32 [3, outs, width] and their counts int32 [2, outs] from bits.
+
+    Args:
+        listed: int32 [lines, words]: bits of the blocks of each line.
+        full: likewise, of the full ones among them.
+        pattern_id: int32 [batch, heads].
+        counts: of mask and of full blocks.
+        lists: mask blocks, full blocks, tiles of mask blocks.
+        status: the status word.
+        rows: lines of a pattern.
+        cols: columns of a line.
+        tiles: whether there are mask blocks, whose tile is line * cols + column.
+    """
+    outs, words = counts[0].numel(), listed.shape[1]
+    share = 1 if words <= _LONG_LINE else _SHARE
+    given = PadBits(
+        _address(listed), _address(full), _address(pattern_id), _address(counts), _address(lists),
+        _address(status), outs, rows, cols, words, lists.shape[-1], share,
+    )  # fmt: skip
+    grid = -(-outs * share // _WARPS)
+    _start("pad_bits", int(tiles), 0, grid, _WARPS * 32, listed, given)
 
 
 def write_tables(

@@ -28,20 +28,25 @@ __device__ __forceinline__ long long summed(long long own) {
   return own;
 }
 
-// Calls put(entry, column, mark) for each bit of words [first, stop) of a line, `mark` the same bit
-// of `marks` if there are any; returns the entry after. Each lane has a word and puts its columns
-// down in shared memory, in their order; from there all lanes write side by side. A word of padding
-// after each 32 keeps lanes with full words on banks of their own.
-template <class Put>
-__device__ __forceinline__ long long each_bit(int* room, const int* bits, const int* marks,
-                                              int first, int stop, long long entry, Put put) {
+struct Word {
+  unsigned bits, marks;
+};
+
+// Calls put(entry, column, mark) for each bit of words [first, stop) of a line, which word_at(word)
+// gives; `mark` is the same bit of its marks. Returns the entry after. Each lane has a word and puts
+// its columns down in shared memory, in their order; from there all lanes write side by side. A word
+// of padding after each 32 keeps lanes with full words on banks of their own.
+template <class WordAt, class Put>
+__device__ __forceinline__ long long each_bit(int* room, WordAt word_at, int first, int stop,
+                                              long long entry, Put put) {
   for (; first < stop; first += 32) {
     int at = first + lane();
-    unsigned word = at < stop ? bits[at] : 0, marked = marks && at < stop ? marks[at] : 0;
-    int own = __popc(word), total = inclusive(own), sum = __shfl_sync(ALL, total, 31);
-    for (int place = total - own; word; word &= word - 1, ++place) {
-      int bit = __ffs(word) - 1;
-      room[place + place / 32] = at * 32 + bit | static_cast<int>(marked >> bit << 31);
+    Word word = at < stop ? word_at(at) : Word();
+    int own = __popc(word.bits), total = inclusive(own), sum = __shfl_sync(ALL, total, 31);
+    if (sum == 0) continue;
+    for (int place = total - own; word.bits; word.bits &= word.bits - 1, ++place) {
+      int bit = __ffs(word.bits) - 1;
+      room[place + place / 32] = at * 32 + bit | static_cast<int>(word.marks >> bit << 31);
     }
     __syncwarp();
     for (int i = lane(); i < sum; i += 32) {
@@ -88,7 +93,11 @@ __device__ __forceinline__ void emit_line(const Emit& in, int* room, long long l
                                           long long start, long long stop) {
   const int* own = in.bits + line * in.words;
   const int* full = TILES == 1 || TILES == 2 ? in.full + line * in.words : nullptr;
-  each_bit(room, own, full, 0, in.words, start, [&](long long entry, int column, bool is_full) {
+  auto word_at = [&](int at) {
+    Word word = {static_cast<unsigned>(own[at]), full ? static_cast<unsigned>(full[at]) : 0};
+    return word;
+  };
+  each_bit(room, word_at, 0, in.words, start, [&](long long entry, int column, bool is_full) {
     if (entry >= stop) return;
     in.col[entry] = column;
     int tile = 0;
@@ -219,6 +228,74 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) pad(const Pad in) {
   }
 }
 
+struct PadBits {
+  const int* listed;  // [lines, words]
+  const int* full;
+  const int* pattern_id;
+  int* counts;  // [2, outs]: mask, full blocks
+  int* lists;   // [3, outs, width]: mask, full, tiles
+  int* status;
+  long long outs;  // batch * heads * rows
+  int rows, cols, words, width;
+  int share;  // warps that share a line
+};
+
+// As `pad` after `emit`, without the plan's own lists between them.
+extern "C" __global__ void __launch_bounds__(WARPS * 32) pad_bits(const PadBits in) {
+  __shared__ int found[WARPS][2];
+  __shared__ int room[WARPS][ROOM];
+  int warp = threadIdx.x / 32, part = warp % in.share;
+  long long out = static_cast<long long>(blockIdx.x) * (WARPS / in.share) + warp / in.share;
+  bool here = out < in.outs;
+  int row = here ? static_cast<int>(out % in.rows) : 0;
+  long long line = here ? in.pattern_id[out / in.rows] * static_cast<long long>(in.rows) + row : 0;
+  const int* listed = in.listed + line * in.words;
+  const int* full = in.full + line * in.words;
+  int words = here ? in.words : 0, each = (words + in.share - 1) / in.share;
+  int first = min(part * each, words), stop = min(first + each, words);
+  long long own[2] = {0, 0};
+  for (int at = first + lane(); at < stop; at += 32) {
+    int fulls = __popc(listed[at] & full[at]);
+    own[0] += __popc(listed[at]) - fulls, own[1] += fulls;
+  }
+  own[0] = summed(own[0]), own[1] = summed(own[1]);
+  if (lane() == 0) found[warp][0] = static_cast<int>(own[0]), found[warp][1] = static_cast<int>(own[1]);
+  __syncthreads();
+  if (!here) return;
+  long long plane = in.outs * in.width, base = out * in.width;
+  int held[2], most = 0;
+  for (int kind = 0; kind < 2; ++kind) {
+    int before = 0, all = 0;
+    for (int i = 0; i < in.share; ++i) {
+      int count = found[warp - part + i][kind];
+      if (i < part) before += count;
+      all += count;
+    }
+    held[kind] = min(all, in.width), most = max(most, all);
+    if (kind == 0 && !TILES) continue;
+    auto word_at = [&](int at) {
+      unsigned mask = full[at];
+      Word word = {listed[at] & (kind ? mask : ~mask), 0};
+      return word;
+    };
+    each_bit(room[warp], word_at, first, stop, before, [&](long long place, int column, bool) {
+      if (place >= in.width) return;
+      in.lists[kind * plane + base + place] = column;
+      if (!kind) in.lists[2 * plane + base + place] = static_cast<int>(line * in.cols + column);
+    });
+  }
+  for (int list = 0; list < 3; ++list) {
+    long long start = list * plane + base;
+    fill_none(in.lists, start + held[list == 1], start + in.width, part * 32 + lane(),
+              in.share * 32);
+  }
+  if (part == 0 && lane() == 0) {
+    in.counts[out] = held[0];
+    in.counts[in.outs + out] = held[1];
+    if (most > in.width) atomicOr(in.status, BLOCKS_FULL);
+  }
+}
+
 struct Table {
   const int* chosen;    // [tiles, words]
   const int* parts;     // [tiles, chunks, 4]: see tokens_triton
@@ -268,7 +345,11 @@ extern "C" __global__ void __launch_bounds__(128) table(const Table in) {
   __syncthreads();
   for (int i = 0; i < warp; ++i) entry += found[i];
   int* out = in.table + tile * in.width;
-  each_bit(room[warp], own, nullptr, first, stop, entry, [&](long long place, int key, bool) {
+  auto word_at = [&](int at) {
+    Word word = {static_cast<unsigned>(own[at]), 0};
+    return word;
+  };
+  each_bit(room[warp], word_at, first, stop, entry, [&](long long place, int key, bool) {
     if (place < held) out[place] = key;
   });
   fill_none(in.table, tile * in.width + held, (tile + 1) * in.width,

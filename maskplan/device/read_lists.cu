@@ -193,7 +193,7 @@ __device__ __forceinline__ int classify(const Lists& in, const Found& out, const
   return count;
 }
 
-extern "C" __global__ void __launch_bounds__(1024, 2) read_lists(const Lists in, const Found out) {
+extern "C" __global__ void __launch_bounds__(512, 3) read_lists(const Lists in, const Found out) {
   extern __shared__ int4 shared[];
   __shared__ int blocks_found;
   int list = blockIdx.x % in.lists, pattern = blockIdx.x / in.lists;

@@ -108,22 +108,18 @@ class TopkLists:
         device, geometry = self.indices.device, self.geometry
         status = new_status(device)
         capacity = check_room(self.room, "from_topk")
-        bits = self._bits(status)
+        bits = self.found(status)
         row_ptr, col, tile_id = listing(
             bits.listed, bits.full, bits.counts, geometry.num_k_blocks, capacity, status,
             tiles=0 if bits.tiles is None else 1,
         )  # fmt: skip
-        bq, words = geometry.block_size[0], geometry.axes.words
-        tiles = bits.tiles
-        if tiles is None:
-            tiles = torch.empty(0, bq, words, dtype=torch.int32, device=device)
         return Plan(
             geometry=geometry,
             pattern_id=pattern_id,
             row_ptr=row_ptr,
             col=col,
             tile_id=tile_id,
-            tiles=tiles,
+            tiles=self.tiles_of(bits),
             provenance=provenance,
             status=status,
         )
@@ -140,12 +136,23 @@ class TopkLists:
             self._read_in_triton(bits, status)
         return bits
 
-    def _bits(self, status: Tensor) -> "_Bits":
+    def tiles_of(self, found: "FoundBlocks") -> Tensor:
+        """int32 [T, bq, words]: the tiles, none where no block can be partial."""
+        if found.tiles is not None:
+            return found.tiles
+        return self._empty(0, self.geometry.block_size[0], self.geometry.axes.words)
+
+    def found(self, status: Tensor) -> "FoundBlocks":
+        """The blocks of the lists as bits, and their tiles.
+
+        Raises:
+            PlanError: if there could be more tiles than 32-bit numbers count.
+        """
         if not self.lines or not self.indices.shape[3] or not self.geometry.num_k_blocks:
             shape = (self.lines, words_of(self.geometry.num_k_blocks))
             listed = torch.zeros(shape, dtype=torch.int32, device=self.indices.device)
             counts = torch.zeros(self.lines, dtype=torch.int32, device=self.indices.device)
-            return _Bits(listed=listed, full=listed, counts=counts, tiles=None)
+            return FoundBlocks(listed=listed, full=listed, counts=counts, tiles=None)
         if self.unit_block:
             return self._bits_of_blocks(status)
         return self._bits_of_tokens(status)
@@ -154,7 +161,7 @@ class TopkLists:
         make = torch.zeros if zero else torch.empty
         return make(shape, dtype=torch.int32, device=self.indices.device)
 
-    def _bits_of_tokens(self, status: Tensor) -> "_Bits":
+    def _bits_of_tokens(self, status: Tensor) -> "FoundBlocks":
         geometry, lines = self.geometry, self.lines
         (bq, bk), words, blocks = geometry.block_size, geometry.axes.words, geometry.num_k_blocks
         listed = self._empty(lines, words_of(blocks))
@@ -167,7 +174,7 @@ class TopkLists:
         if in_cuda and self.per_row == 1:
             counts = self._empty(lines)
             self._read_in_cuda(tiles, status, (listed, full, counts))
-            return _Bits(listed=listed, full=full, counts=counts, tiles=tiles)
+            return FoundBlocks(listed=listed, full=full, counts=counts, tiles=tiles)
         bits = tiles
         if bits is None or self.per_row != bq:
             bits = self._empty(lines * blocks, self.per_row, words, zero=not in_cuda)
@@ -189,9 +196,9 @@ class TopkLists:
                 self.indices.shape[2], geometry.num_q_blocks, MARKS=False, LISTS=self.per_row,
                 BLOCK_Q=bq, BLOCK_K=bk, WORDS=words, CHUNK=power_of_two(bq * words, 1, 512),
             )  # fmt: skip
-        return _Bits(listed=listed, full=full, counts=counted(listed)[1], tiles=tiles)
+        return FoundBlocks(listed=listed, full=full, counts=counted(listed)[1], tiles=tiles)
 
-    def _bits_of_blocks(self, status: Tensor) -> "_Bits":
+    def _bits_of_blocks(self, status: Tensor) -> "FoundBlocks":
         from maskplan.device.topk_triton import classify_blocks_kernel, tiles_kernel
 
         geometry, lines = self.geometry, self.lines
@@ -204,7 +211,7 @@ class TopkLists:
         else:
             self._read_in_triton(marks, status)
         if self.per_row == 1:
-            return _Bits(listed=marks, full=marks, counts=counted(marks)[1], tiles=None)
+            return FoundBlocks(listed=marks, full=marks, counts=counted(marks)[1], tiles=None)
         listed, full = self._empty(lines, width), self._empty(lines, width)
         block = power_of_two(width, 1, 128)
         classify_blocks_kernel[(lines, -(-width // block))](
@@ -220,7 +227,7 @@ class TopkLists:
                 self.indices.shape[2], geometry.num_q_blocks, MARKS=True, LISTS=bq, BLOCK_Q=bq,
                 BLOCK_K=bk, WORDS=words, CHUNK=power_of_two(bq * words, 1, 512),
             )  # fmt: skip
-        return _Bits(listed=listed, full=full, counts=counted(listed)[1], tiles=tiles)
+        return FoundBlocks(listed=listed, full=full, counts=counted(listed)[1], tiles=tiles)
 
     def _read_in_triton(self, bits: Tensor, status: Tensor) -> None:
         from maskplan.device.topk_triton import read_kernel
@@ -279,8 +286,16 @@ class TopkLists:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Bits:
-    """What the lists hold: bits and numbers of the blocks of each line, and their tiles."""
+class FoundBlocks:
+    """What the lists hold.
+
+    Attributes:
+        listed: int32 [lines, ceil(N / 32)]: bits of the blocks of each line.
+        full: int32 as `listed`: those of them that are full.
+        counts: int32 [lines]: how many are listed.
+        tiles: int32 [lines * N, bq, words]: bits of partial block n of a line at line * N + n;
+            what belongs to no partial block is undefined. None where no block can be partial.
+    """
 
     listed: Tensor
     full: Tensor

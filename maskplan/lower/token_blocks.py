@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from maskplan.lower.tensors import forward_tensors
+from maskplan.lower.padded_lists import forward_tensors
 from maskplan.lower.token_checks import raise_differ
 from maskplan.lower.token_tiles import KEYS, NOT_COUNTED, TokenTiles
 from maskplan.pairs import kept_pairs, visited_pairs

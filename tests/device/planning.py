@@ -16,11 +16,13 @@ DISPATCHERS = (
     "maskplan.build.topk_arguments",
     "maskplan.build.block_mask",
     "maskplan.lower.token_lists",
+    "maskplan.lower.topk_tensors",
 )
 
 # Modules that ask whether kernels in CUDA C++ run.
 COMPILERS = tuple(
-    f"maskplan.device.{name}" for name in ("topk", "rank_reader", "lists", "padded", "token_tables")
+    f"maskplan.device.{name}"
+    for name in ("topk", "topk_padded", "rank_reader", "lists", "padded", "token_tables")
 )
 
 
@@ -62,6 +64,19 @@ def same_lists(made: object, wanted: object, *, tiles: bool = True) -> None:
     if tiles:
         one, other = bits_of(made), bits_of(wanted)
         assert torch.equal(one, other)
+
+
+def same_slots(made: object, wanted: object) -> None:
+    """Check two BlockSparseTensors of a device to be equal, slot for slot, tile numbers too."""
+    for name in (
+        "mask_block_cnt",
+        "mask_block_idx",
+        "full_block_cnt",
+        "full_block_idx",
+        "mask_tile_id",
+    ):
+        assert torch.equal(getattr(made, name), getattr(wanted, name)), name
+    assert made.tiles.shape == wanted.tiles.shape
 
 
 def bits_of(lists: object) -> Tensor:

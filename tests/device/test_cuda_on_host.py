@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import maskplan as mp
+from maskplan.errors import PlanError
 from tests.device.host_gpu import HostKernel
 from tests.device.planning import COMPILERS, generator, on_the_cpu, same_plan
 from tests.device.test_token_tiles import POLICIES, check
@@ -67,6 +68,26 @@ def test_whole_blocks_and_a_capacity(place, whole):
     assert mp.from_topk(indices, 140, block_size=(1, 32), whole=whole).block_sparse_tensors(
         width=2
     ).full_block_idx.tolist() == [[[[0, 2], [1, 2], [0, 1]]]]
+
+
+def test_lists_without_a_plan_that_do_not_fit(place):
+    """A line of two CTAs' warps, with more mask and more full blocks than slots."""
+    keys = torch.cat([torch.arange(0, 1400, 7), torch.arange(1600, 1648)])
+    indices = torch.stack([keys, keys.flip(0), torch.full_like(keys, -1)])[None, None].to(place)
+    make = mp.BlockSparseTensors.from_topk
+    lists = make(indices.expand(2, 3, -1, -1), 1650, block_size=(1, 1), width=100)
+    assert int(lists.status) == 2
+    assert lists.full_block_cnt.tolist() == [[[100, 100, 0]] * 3] * 2
+    assert torch.equal(lists.full_block_idx[1, 2, 1], torch.arange(0, 700, 7).int())
+    lists = make(indices, 1650, block_size=(1, 16), width=60)
+    assert int(lists.status) == 2
+    assert lists.mask_block_cnt.tolist() == [[[60, 60, 0]]]
+    assert torch.equal(lists.mask_block_idx[0, 0, 0], torch.arange(60).int())
+    assert torch.equal(lists.mask_tile_id[0, 0, 1], torch.arange(60).int() + 104)
+    assert lists.full_block_idx[0, 0, :, :4].tolist() == [[100, 101, 102, -1]] * 2 + [[-1] * 4]
+    assert bool((lists.full_block_idx[0, 0, :, 3:] == -1).all())
+    with pytest.raises(PlanError, match=r"more blocks than there is room for .* raise capacity="):
+        lists.validate()
 
 
 def test_bad_indices_of_any_kind(place):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import maskplan as mp
+from maskplan.device import topk_padded
 from maskplan.errors import PlanError
 from tests.device.planning import (
     COMPILERS,
@@ -11,6 +12,7 @@ from tests.device.planning import (
     on_the_cpu,
     same_lists,
     same_plan,
+    same_slots,
     spare_is_minus_one,
 )
 
@@ -41,10 +43,17 @@ def lists_of(kind: str, rows: int, limit: int, topk: int, heads: int, seed: int)
 
 
 def both(place, indices, seqlen_k, **options):
-    """(device plan, plan of the CPU)."""
+    """(device plan, plan of the CPU), and a look at the lists that are made without a plan."""
     made = mp.from_topk(indices.to(place), seqlen_k, **options)
     with on_the_cpu():
-        return made, mp.from_topk(indices, seqlen_k, **options)
+        wanted = mp.from_topk(indices, seqlen_k, **options)
+    if topk_padded.runs(made.col):
+        width = {"width": "dense"}
+        lists = mp.BlockSparseTensors.from_topk(indices.to(place), seqlen_k, **options, **width)
+        lists.validate()
+        same_lists(lists, wanted.block_sparse_tensors(**width))
+        same_slots(lists, made.block_sparse_tensors(**width))
+    return made, wanted
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -296,6 +305,7 @@ def test_a_graph_replays_with_new_indices(place, size):
             plan.block_sparse_tensors(width="dense"),
             turned,
             turned.block_sparse_tensors(width="dense", spt=True),
+            mp.BlockSparseTensors.from_topk(given, 4096, block_size=size, width="dense"),
         )
 
     torch.cuda.synchronize()
@@ -306,7 +316,7 @@ def test_a_graph_replays_with_new_indices(place, size):
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        plan, lists, turned, turned_lists = work()
+        plan, lists, turned, turned_lists, alone = work()
     for indices in (second, first):
         given.copy_(indices)
         graph.replay()
@@ -314,6 +324,7 @@ def test_a_graph_replays_with_new_indices(place, size):
         wanted = mp.from_topk(indices, 4096, block_size=size)
         assert plan.cpu() == wanted
         assert turned.cpu() == wanted.transpose()
-        same_lists(lists, wanted.block_sparse_tensors(width="dense"))
+        for made in (lists, alone):
+            same_lists(made, wanted.block_sparse_tensors(width="dense"))
         options = {"width": "dense", "spt": True}
         same_lists(turned_lists, wanted.transpose().block_sparse_tensors(**options))

@@ -186,6 +186,35 @@ def test_c2_every_q_block_on_the_first_keys():
     assert (loop_q.full_block_idx[0, 0, 1:] == -1).all()
 
 
+@pytest.mark.parametrize("width", ["compact", "dense", 9])
+def test_lists_of_topk_are_those_of_its_plan(width):
+    indices = torch.randint(-1, 70, (2, 3, 11, 20), generator=torch.Generator().manual_seed(3))
+    lengths = torch.arange(11).expand(1, 1, 11)
+    given = {"block_size": (4, 8), "lengths": lengths}
+    made = mp.BlockSparseTensors.from_topk(indices, 70, **given, width=width)
+    wanted = mp.from_topk(indices, 70, **given).block_sparse_tensors(width=width)
+
+    for name in ("mask_block_cnt", "mask_block_idx", "full_block_cnt", "full_block_idx",
+                 "mask_tile_id", "tiles"):  # fmt: skip
+        assert torch.equal(getattr(made, name), getattr(wanted, name)), name
+    assert made.block_size == (4, 8)
+    assert made.status is None
+    made.validate()
+
+
+def test_lists_of_topk_are_checked_as_those_of_a_plan():
+    make = mp.BlockSparseTensors.from_topk
+    indices = torch.arange(8).view(1, 1, 1, 8)
+    with pytest.raises(mp.PlanError, match=r"direction not available .* got 'loop_q'"):
+        make(indices, 16, direction="loop_q")
+    with pytest.raises(mp.PlanError, match="block is not whole"):
+        make(indices, 16, block_size=(1, 16), whole=True)
+    with pytest.raises(mp.PlanError, match=r"block size .*\(1, 16\)"):
+        make(indices, 16, mp.target("sm90", head_dim=128), block_size=(1, 16))
+    with pytest.raises(mp.PlanError, match=r"index out of range in indices"):
+        make(indices + 12, 16)
+
+
 def test_repr_is_a_line_of_sizes_and_no_numbers():
     lists = mp.causal(1000, 1000).transpose().block_sparse_tensors()
     assert repr(lists) == (
