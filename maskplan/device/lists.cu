@@ -64,7 +64,7 @@ __device__ __forceinline__ void fill_none(int* target, long long first, long lon
                                           long long part, long long parts) {
   long long vectors = (first + 3) / 4, end = stop / 4;
   for (long long i = vectors + part; i < end; i += parts) {
-    reinterpret_cast<int4*>(target)[i] = make_int4(-1, -1, -1, -1);
+    __stcs(reinterpret_cast<int4*>(target) + i, make_int4(-1, -1, -1, -1));
   }
   if (part == 0) {
     for (long long i = first; i < vectors * 4 && i < stop; ++i) target[i] = -1;

@@ -140,6 +140,11 @@ inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, own
 inline int __popc(unsigned word) { return __builtin_popcount(word); }
 inline int __ffs(unsigned word) { return __builtin_ffs(static_cast<int>(word)); }
 template <class T>
+void __stcs(T* to, T value) {
+  *to = value;
+}
+
+template <class T>
 T __ldcs(const T* from) {
   return *from;
 }

@@ -1,6 +1,6 @@
 """Attention of token tiles that a device made: what is read, what is lowered, what is raised."""
 
-from types import SimpleNamespace
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -61,28 +61,36 @@ def test_blocks_of_a_device_are_lowered_for_a_target(place):
         made.lower()
 
 
-@pytest.mark.gpu
+@contextmanager
+def nothing_waits(place):
+    """Waiting for a GPU raises."""
+    if place.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        if place.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.parametrize("policy", ["union", "representative"])
 def test_tables_for_sm100_are_made_without_waiting(place, policy):
-    """From lists to what the gathered kernels walk; read back, they are the CPU's."""
-    if place.type != "cuda":
-        pytest.skip("no CUDA device")
-    indices = random_lists((1, 1, 300), 40, 500, seed=14)
+    """From lists to what the gathered kernels walk; read back, they are the CPU's.
+
+    Tiles of the CPU are put together from the tokens of rows, and may be of more rows.
+    """
+    indices = random_lists((1, 1, 30), 40, 300, seed=14)
     given, options = indices.to(place), {"policy": policy, "group": 8, "max_coverage": 1.0}
-    mp.TokenTiles.from_topk(given, 500, form="tokens", **options)
-    q, k, _ = (x.bfloat16() for x in call_of(place, SimpleNamespace(seqlen_q=300, seqlen_k=500),
-                                             8, 1, 1))  # fmt: skip
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        made = mp.TokenTiles.from_topk(given, 500, form="tokens", **options)
+    made, wanted = both(place, indices, 300, **options)  # and compiles
+    q, k, _ = (x.bfloat16() for x in call_of(place, made, 8, 1, 1))
+    with nothing_waits(place):
+        made = mp.TokenTiles.from_topk(given, 300, form="tokens", **options)
         call = AttentionCall(q=q, k=k, v=k, lowered=made.lower(), scale=1.0)
         tables = sm100_gathered.tables(call)
         sm100_gathered.backward_tables(call)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    wanted = mp.TokenTiles.from_topk(indices, 500, form="tokens", **options)
     here = AttentionCall(q=q.cpu(), k=k.cpu(), v=k.cpu(), lowered=wanted.lower(), scale=1.0)
-    config = sm100_gathered.forward_config(here)
-    there = dense(here, {name: x.cpu() for name, x in tables.items()}, config)
-    assert (there == dense(here, sm100_gathered.tables(here), config)).all()
+    tables = {name: table.cpu() for name, table in tables.items()}
+    there = dense(call, tables, sm100_gathered.forward_config(call))
+    assert (there == dense(here, sm100_gathered.tables(here),
+                           sm100_gathered.forward_config(here))).all()  # fmt: skip
