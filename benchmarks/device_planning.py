@@ -2,7 +2,8 @@
 
 Times are medians of interleaved runs by the clocks of `maskplan.bench`: "device" is the replay of a
 CUDA graph with a cold L2, "host" what an eager call takes the host. The floor of top-k lists is
-`indices.max()`, which reads them and does no more. Ratios come first; they are of one run.
+`indices.max()`, which reads them and does no more. Ratios come first; they are of one run. "Made" is
+the memory that an eager call leaves allocated, "spare" what it takes beyond that while it runs, MiB.
 
     python benchmarks/device_planning.py [--json FILE] [--runs 15] [--only topk,masks,closed,tokens]
 """
@@ -38,6 +39,17 @@ def times_of(works: dict[str, Work], runs: int) -> dict[str, tuple[float, float]
     return {name: (device[name].median, host[name].median) for name in works}
 
 
+def memory_of(work: Work) -> tuple[float, float]:
+    """(made, spare): MiB that a call leaves allocated, and takes beyond that while it runs."""
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = work()
+    made = torch.cuda.memory_allocated() - before
+    spare = torch.cuda.max_memory_allocated() - before - made
+    del result
+    return made / 2**20, spare / 2**20
+
+
 class Table:
     """Prints rows, and keeps them as JSON lines."""
 
@@ -46,13 +58,14 @@ class Table:
         properties = torch.cuda.get_device_properties(0)
         self.machine = {"gpu": properties.name, "torch": torch.__version__}
         print(f"{properties.name}, torch {torch.__version__}, medians of {runs} runs, ms")
-        print(f"{'ratio':>7} {'device':>8} {'host':>8}")
+        print(f"{'ratio':>7} {'device':>8} {'host':>8} {'made':>7} {'spare':>7}")
 
     def rows(self, title: str, works: dict[str, Work], floor: str | None = None) -> None:
         """Time `works` and print them; ratios are to the one named `floor`."""
         print(title)
         times = times_of(works, self.runs)
         for name, (device, host) in times.items():
+            made, spare = memory_of(works[name])
             row: dict[str, Any] = {
                 **self.machine,
                 "title": title,
@@ -60,9 +73,12 @@ class Table:
                 "ratio": None if floor is None else device / times[floor][0],
                 "device_ms": device,
                 "host_ms": host,
+                "made_mib": made,
+                "spare_mib": spare,
             }
             ratio = "" if floor is None else f"{row['ratio']:.2f}"
-            print(f"{ratio:>7} {device:8.4f} {host:8.4f}  {name}", flush=True)
+            numbers = f"{device:8.4f} {host:8.4f} {made:7.1f} {spare:7.1f}"
+            print(f"{ratio:>7} {numbers}  {name}", flush=True)
             if self.path is not None:
                 with self.path.open("a") as file:
                     file.write(json.dumps(row) + "\n")

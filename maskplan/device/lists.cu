@@ -32,10 +32,13 @@ struct Word {
   unsigned bits, marks;
 };
 
+// NOTE [Bits to columns]: a warp looks at 32 words at once. Where few of them hold bits, as of runs of
+// keys, or some hold many, it takes them one by one, a bit a lane. Where bits lie thinly in many words,
+// each lane takes a word and puts its columns down in shared memory, in their order, and from there all
+// lanes write side by side; a word of padding after each 32 keeps lanes on banks of their own.
+
 // Calls put(entry, column, mark) for each bit of words [first, stop) of a line, which word_at(word)
-// gives; `mark` is the same bit of its marks. Returns the entry after. Each lane has a word and puts
-// its columns down in shared memory, in their order; from there all lanes write side by side. A word
-// of padding after each 32 keeps lanes with full words on banks of their own.
+// gives; `mark` is the same bit of its marks. Returns the entry after.
 template <class WordAt, class Put>
 __device__ __forceinline__ long long each_bit(int* room, WordAt word_at, int first, int stop,
                                               long long entry, Put put) {
@@ -43,7 +46,18 @@ __device__ __forceinline__ long long each_bit(int* room, WordAt word_at, int fir
     int at = first + lane();
     Word word = at < stop ? word_at(at) : Word();
     int own = __popc(word.bits), total = inclusive(own), sum = __shfl_sync(ALL, total, 31);
-    if (sum == 0) continue;
+    unsigned holding = __ballot_sync(ALL, word.bits != 0);
+    if (!__all_sync(ALL, own < __popc(holding))) {
+      for (; holding; holding &= holding - 1) {
+        int from = __ffs(holding) - 1, before = __shfl_sync(ALL, total - own, from);
+        unsigned bits = __shfl_sync(ALL, word.bits, from), marks = __shfl_sync(ALL, word.marks, from);
+        if (bits >> lane() & 1) {
+          put(entry + before + below(bits, lane()), (first + from) * 32 + lane(), marks >> lane() & 1);
+        }
+      }
+      entry += sum;
+      continue;
+    }
     for (int place = total - own; word.bits; word.bits &= word.bits - 1, ++place) {
       int bit = __ffs(word.bits) - 1;
       room[place + place / 32] = at * 32 + bit | static_cast<int>(word.marks >> bit << 31);
