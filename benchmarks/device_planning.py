@@ -2,8 +2,9 @@
 
 Times are medians of interleaved runs by the clocks of `maskplan.bench`: "device" is the replay of a
 CUDA graph with a cold L2, "host" what an eager call takes the host. The floor of top-k lists is
-`indices.max()`, which reads them and does no more. Ratios come first; they are of one run. "Made" is
-the memory that an eager call leaves allocated, "spare" what it takes beyond that while it runs, MiB.
+`indices.max()`, which reads them and does no more. Ratios come first; they are of one run. "Made"
+is the memory that an eager call leaves allocated, "spare" what it takes beyond that while it runs,
+in MiB.
 
     python benchmarks/device_planning.py [--json FILE] [--runs 15] [--only topk,masks,closed,tokens]
 """
