@@ -5,7 +5,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from maskplan.attention.choice import BACKENDS, ONLY_BY_NAME
-from maskplan.attention.dispatch import asked_of
+from maskplan.attention.facts import asked_of
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.plan import Plan
 

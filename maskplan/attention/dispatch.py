@@ -1,7 +1,5 @@
 """`attention`: the one way in. It checks the call, chooses the backend and runs it."""
 
-from functools import lru_cache
-from operator import index
 from typing import Any, Literal, overload
 
 import torch
@@ -17,13 +15,11 @@ from maskplan.attention.arguments import (
 from maskplan.attention.call import AttentionCall, checked
 from maskplan.attention.choice import BACKENDS, BackendStatus, decide, metadata, named, status
 from maskplan.attention.dispatch_keys import any_autocast, in_transform
-from maskplan.attention.metadata import Metadata
+from maskplan.attention.facts import facts_of, operands
 from maskplan.attention.signature import SettledCalls, plain, signature_of
 from maskplan.attention.tiled import resolved
 from maskplan.errors import UnsupportedError, sentence
-from maskplan.geometry import Geometry
-from maskplan.lower.lowered import LoweredPlan, as_it_is
-from maskplan.lower.packing import Packed
+from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.plan_cache import PlanCache
 from maskplan.lower.token_tiles import TokenTiles
 from maskplan.plan import Plan
@@ -173,7 +169,7 @@ def _run(
     )
     factor = plain_scale(scale, int(q.shape[3]))
     packed = operands(known)
-    facts = _facts(q, k, v, known, packed.spec, layout, backward, deterministic)
+    facts = facts_of(q, k, v, known, packed.spec, layout, backward, deterministic)
     _check_name(backend)
     name = decide(backend, *facts)
     chosen = named(name)
@@ -228,7 +224,7 @@ def backends(
     plan = check_plan_type(resolved(plan))
     q, k, v = _autocast(q, k, v)
     q, k, v, known = checked(q, k, v, plan, layout=layout, backward=backward)
-    facts = _facts(q, k, v, known, operands(known).spec, layout, backward, deterministic)
+    facts = facts_of(q, k, v, known, operands(known).spec, layout, backward, deterministic)
     return tuple(status(backend, metadata(*facts)) for backend in BACKENDS)
 
 
@@ -245,68 +241,10 @@ def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-def operands(plan: Plan | LoweredPlan) -> Packed:
-    """What the operator is given of a plan."""
-    if isinstance(plan, LoweredPlan):
-        return plan.packed
-    bq, bk = plan.block_size
-    parts = (plan.pattern_id, plan.row_ptr, plan.col, plan.tile_id, plan.tiles, plan.status)
-    spec = _spec(
-        plan.seqlen_q, plan.seqlen_k, bq, bk, plan.tile_id is not None, plan.status is not None
-    )
-    return Packed(tuple(part for part in parts if part is not None), spec)
-
-
-@lru_cache(maxsize=1024)
-def _spec_of(seqlen_q: int, seqlen_k: int, bq: int, bk: int, partial: bool, device: bool) -> str:
-    geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=(bq, bk))
-    ints = [torch.zeros(shape, dtype=torch.int32, device="cpu") for shape in ((1, 1), 0, 0, 1)]
-    plan = Plan(
-        geometry=geometry,
-        pattern_id=ints[0],
-        row_ptr=torch.zeros(geometry.num_q_blocks + 1, dtype=torch.int64, device="cpu"),
-        col=ints[1],
-        tile_id=ints[2] if partial else None,
-        tiles=torch.zeros(0, bq, geometry.axes.words, dtype=torch.int32, device="cpu"),
-        status=ints[3] if device else None,
-    )
-    return as_it_is(plan).packed.spec
-
-
-def _spec(*of: int | bool) -> str:
-    """The spec of a Plan as it is, from its plain values; a constant in a compiled region."""
-    return _spec_of(*of)
-
-
-_spec._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001 - as `decide`
-
-
-def _facts(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, spec: str, layout: str,
-    backward: str, deterministic: bool,
-) -> tuple[Any, ...]:  # fmt: skip
-    """The arguments of `choice.metadata`."""
-    grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    # A compiler that leaves these lengths open is asked for constants, which int() does not do.
-    lengths = [index(x) for x in (q.shape[2], k.shape[2], q.shape[3], v.shape[3])]
-    return (
-        spec, q.dtype, q.device, *lengths, plan.heads, layout, backward, deterministic, grad,
-    )  # fmt: skip
-
-
 def _check_name(backend: object) -> None:
     """Refuse what is no text, which may not be hashable, before answers are looked up by it."""
     if not isinstance(backend, str):
         named(backend)
-
-
-def asked_of(
-    q: Tensor, k: Tensor, v: Tensor, plan: Plan | LoweredPlan, *, backward: str,
-    deterministic: bool = False,
-) -> Metadata:  # fmt: skip
-    """What backends are asked about a call, of q, k and v [B, S, H, F]."""
-    spec = operands(plan).spec
-    return metadata(*_facts(q, k, v, plan, spec, "bshd", backward, deterministic))
 
 
 def _lowered(

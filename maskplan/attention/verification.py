@@ -11,7 +11,8 @@ from maskplan.attention.budget import Comparison, compare
 from maskplan.attention.call import AttentionCall
 from maskplan.attention.choice import named, status
 from maskplan.attention.derivatives import derivatives, small
-from maskplan.attention.dispatch import asked_of, run
+from maskplan.attention.dispatch import run
+from maskplan.attention.facts import asked_of
 from maskplan.attention.gather import how_read
 from maskplan.attention.metadata import Metadata
 from maskplan.attention.noise import noise_call, places

@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 import maskplan as mp
 from maskplan.attention import attention
-from maskplan.attention.dispatch import operands
+from maskplan.attention.facts import operands
 from maskplan.lower.lowered import as_it_is, restore
 from maskplan.lower.packing import pack, unpack
 from tests.attention.problems import WAYS, problem

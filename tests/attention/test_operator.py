@@ -7,7 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 import maskplan as mp
 from maskplan.attention import attention, operators
-from maskplan.attention.dispatch import operands
+from maskplan.attention.facts import operands
 from tests.attention.problems import problem
 
 BACKENDS = ("cpu", "reference")

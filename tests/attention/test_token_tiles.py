@@ -11,7 +11,7 @@ from torch import Tensor
 
 import maskplan as mp
 from maskplan.attention import cpu
-from maskplan.attention.dispatch import asked_of
+from maskplan.attention.facts import asked_of
 from maskplan.lower.contiguity import Contiguity, contiguity
 from maskplan.lower.gathered import Reading, gathered
 from tests import strategies
