@@ -21,7 +21,7 @@ from maskplan.attention.metadata import Metadata
 from maskplan.errors import UnsupportedError, sentence
 from maskplan.lower.engine_lists import EngineLists
 from maskplan.lower.plan_cache import Lowering
-from maskplan.lower.target import Target, target
+from maskplan.lower.target import target
 
 NAME = "fa4"
 ENGINES = ("fa4",)
@@ -54,20 +54,6 @@ def _refused(arch: str, asked: Metadata) -> str | None:
         return f"its {arch} kernels have no backward for head dim {asked.head_dim}"
     if asked.deterministic and arch == "sm90":
         return "its block-sparse backward adds to dq in no fixed order on SM90"
-    # Every Plan on a GPU is a device plan, whose blocks can be joined there, and not cut.
-    return _cut(rules, asked) if asked.engine == "plan" else None
-
-
-def _cut(rules: Target, asked: Metadata) -> str | None:
-    """Why blocks of a device plan cannot be made the kernels' own, or None if they can."""
-    bq, bk = asked.geometry.block_size
-    for direction in ("forward", "loop_q") if asked.differentiable else ("forward",):
-        legal = rules.fit((bq, bk), direction, asked.geometry.seqlen_q)
-        if legal[0] % bq or legal[1] % bk:
-            return (
-                f"its kernels for this head dim walk blocks of {legal[0]} x {legal[1]}, into which "
-                "a plan on a GPU is not cut: lower plan.cpu() and move that"
-            )
     return None
 
 

@@ -58,47 +58,13 @@ def refused(asked: Metadata) -> str | None:
         )
     if (reason := missing()) is not None:
         return reason
-    return gathered.refused(asked) if asked.engine == "tokens" else _uncuttable(asked)
+    return gathered.refused(asked) if asked.engine == "tokens" else None
 
 
 def packs(asked: Metadata) -> bool:
-    """Whether a Plan is lowered for packed rows, (token, head in group), which share K and V.
-
-    Not where rows would need a finer list than a plan on a GPU has.
-    """
+    """Whether a Plan is lowered for packed rows, (token, head in group), which share K and V."""
     legal = asked.group > 1 and TILE_ROWS % asked.group == 0
-    shared = asked.plan_heads in (1, asked.kv_heads)
-    if not legal or not shared or asked.device.type != "cuda":
-        return legal and shared
-    # The backward has no lists that serve several tiles.
-    tokens = TILE_ROWS // asked.group
-    finer = asked.differentiable and tokens % asked.geometry.block_size[0] != 0
-    return not finer and not _cuts(asked, asked.group)
-
-
-def _cuts(asked: Metadata, rows_per_token: int) -> bool:
-    """Whether lowering splits the plan's Q blocks, of which each token has so many rows."""
-    block = asked.geometry.block_size[0]
-    tokens = TILE_ROWS // rows_per_token
-    pair = 2 if asked.geometry.seqlen_q * rows_per_token > TILE_ROWS else 1
-    if rows_per_token > 1 and block > pair * tokens and block % (pair * tokens) == 0:
-        return False  # one list serves several CTAs
-    return tokens % block != 0
-
-
-def _uncuttable(asked: Metadata) -> str | None:
-    """Why blocks of a device plan cannot be made the kernels' own; None if they can."""
-    if asked.engine != "plan" or asked.device.type != "cuda":
-        return None
-    keys = asked.geometry.block_size[1]
-    if _KEYS % keys == 0 and (packs(asked) or not _cuts(asked, 1)):
-        return None
-    rows, keys = asked.geometry.block_size
-    return (
-        f"its kernels walk blocks of {TILE_ROWS} x {_KEYS}, into which the {rows} x {keys} of a "
-        f"plan on a GPU is not cut: plan in blocks that divide them, or lower plan.cpu().reblock("
-        f"({TILE_ROWS}, {_KEYS})) and move that"
-    )
+    return legal and asked.plan_heads in (1, asked.kv_heads)
 
 
 def lowering(asked: Metadata) -> Lowering:

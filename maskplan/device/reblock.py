@@ -1,39 +1,25 @@
-"""Device plans in larger blocks, exact by bits."""
+"""Device plans in blocks of other sizes, exact by bits."""
 
 from dataclasses import replace
-from typing import TypeVar
+from math import gcd
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from maskplan.device.lists import listing, on_device, power_of_two, ranks, words_of
-from maskplan.errors import UnsupportedError, sentence
+from maskplan.device.lists import (
+    check_room,
+    counted,
+    listing,
+    on_device,
+    power_of_two,
+    ranks,
+    words_of,
+)
 from maskplan.geometry import WORD_BITS, Axes, Geometry
 from maskplan.plan import BlockLists, Plan
 
 ListsT = TypeVar("ListsT", bound=BlockLists)
-
-
-def _factors(old: Axes, new: Axes, size: tuple[int, int]) -> tuple[int, int]:
-    """(old rows, old columns) of a new block.
-
-    Raises:
-        UnsupportedError: if they are not whole numbers.
-    """
-    down, rest_down = divmod(new.row_block, old.row_block)
-    across, rest_across = divmod(new.col_block, old.col_block)
-    if rest_down or rest_across:
-        raise UnsupportedError(
-            sentence(
-                what="a device plan joins whole blocks",
-                where="reblock",
-                got=f"blocks of {new.row_block} x {new.col_block} from "
-                f"{old.row_block} x {old.col_block}",
-                wanted="multiples of the plan's own sizes",
-                remedy=f"plan in smaller blocks, or use plan.cpu().reblock({size})",
-            )
-        )
-    return down, across
 
 
 def joined_bits(
@@ -57,8 +43,8 @@ def joined_bits(
     return new[0], new_full, counts
 
 
-def coarsened(plan: ListsT, geometry: Geometry, *, superset: bool) -> ListsT:
-    """The pairs of a device plan in blocks that are multiples of its own.
+def recut(plan: ListsT, geometry: Geometry, *, superset: bool) -> ListsT:
+    """The pairs of a device plan in blocks of another size.
 
     Args:
         plan: forward or transposed lists.
@@ -66,14 +52,13 @@ def coarsened(plan: ListsT, geometry: Geometry, *, superset: bool) -> ListsT:
         superset: every listed block becomes full.
 
     Raises:
-        UnsupportedError: if the new sizes are no multiples.
+        PlanError: if it could have more blocks than 32-bit numbers count.
     """
     new = geometry.axes if isinstance(plan, Plan) else geometry.axes.transposed
-    down, across = _factors(plan.axes, new, geometry.block_size)
     if plan.axes.rows == 0 or plan.axes.cols == 0:
         return _without_blocks(plan, geometry, new)
     with on_device(plan.col):
-        return _coarsened(plan, geometry, (down, across), superset=superset)
+        return _Recut(plan, new).plan(geometry, superset=superset)
 
 
 def _without_blocks(plan: ListsT, geometry: Geometry, new: Axes) -> ListsT:
@@ -87,30 +72,78 @@ def _without_blocks(plan: ListsT, geometry: Geometry, new: Axes) -> ListsT:
     )
 
 
-def _coarsened(
-    plan: ListsT, geometry: Geometry, factors: tuple[int, int], *, superset: bool
-) -> ListsT:
-    from maskplan.device.reblock_triton import joined_tiles_kernel
+def met(new: int, old: int) -> int:
+    """New intervals of a length that one old interval meets at most, both laid out from 0."""
+    return (new - gcd(new, old) + old - 1) // new + 1
 
-    old = plan.axes
-    new = geometry.axes if isinstance(plan, Plan) else geometry.axes.transposed
-    status = plan.status
-    assert status is not None
-    own = ranks(plan, full=True)
-    listed, full, counts = joined_bits(own.listed, own.full, old, plan.num_patterns, *factors)
-    capacity = min(len(plan.col), len(listed) * new.cols)
-    kind = 0 if superset else 2
-    row_ptr, col, tile_id = listing(listed, full, counts, new.cols, capacity, status, tiles=kind)
-    room = 0 if superset else capacity
-    tiles = torch.empty(room, new.row_block, new.words, dtype=torch.int32, device=plan.device)
-    if tile_id is not None:
-        has_tiles = plan.tile_id is not None
-        chunk = 512 if old.col_block % WORD_BITS == 0 else 32  # by words, or by bits
-        joined_tiles_kernel[(len(listed), 4)](
-            row_ptr, col, tile_id, tiles, own.listed, own.before,
-            plan.tile_id if has_tiles else col, plan.tiles if has_tiles else tiles,
-            old.rows, old.cols, own.listed.shape[1], new.rows, old.row_len, old.col_len, *factors,
-            ROW=old.row_block, COL=old.col_block, OLD_WORDS=old.words, NEW_WORDS=new.words,
-            TILES=has_tiles, CHUNK=power_of_two(new.row_block * new.words, 1, chunk),
+
+class _Recut(Generic[ListsT]):
+    """A device plan, and the axes it gets."""
+
+    def __init__(self, plan: ListsT, new: Axes) -> None:
+        self.lists, self.old, self.new = plan, plan.axes, new
+        self.ranks = ranks(plan, full=True)
+
+    def plan(self, geometry: Geometry, *, superset: bool) -> ListsT:
+        """With new lists and tiles."""
+        from maskplan.device.reblock_triton import tiles_kernel
+
+        plan, old, new = self.lists, self.old, self.new
+        assert plan.status is not None
+        listed, full, counts = self._blocks()
+        parts = met(new.row_block, old.row_block) * met(new.col_block, old.col_block)
+        capacity = check_room(min(len(plan.col) * parts, len(listed) * new.cols), "reblock")
+        row_ptr, col, tile_id = listing(
+            listed, full, counts, new.cols, capacity, plan.status, tiles=0 if superset else 2
+        )
+        room = 0 if superset else capacity
+        tiles = torch.empty(room, new.row_block, new.words, dtype=torch.int32, device=plan.device)
+        if tile_id is not None:
+            tiles_kernel[(len(listed), 4)](
+                row_ptr, col, tile_id, tiles, *self._bits(tiles), old.rows, old.cols,
+                self.ranks.listed.shape[1], new.rows, *self._sizes(), **self._variant(),
+            )  # fmt: skip
+        return replace(
+            plan, geometry=geometry, row_ptr=row_ptr, col=col, tile_id=tile_id, tiles=tiles
+        )
+
+    def _blocks(self) -> tuple[Tensor, Tensor | None, Tensor]:
+        """(listed, full, blocks a line) of the new blocks."""
+        old, new, patterns = self.old, self.new, self.lists.num_patterns
+        if new.row_block % old.row_block == 0 and new.col_block % old.col_block == 0:
+            factors = (new.row_block // old.row_block, new.col_block // old.col_block)
+            return joined_bits(self.ranks.listed, self.ranks.full, old, patterns, *factors)
+        from maskplan.device.reblock_triton import cut_kernel
+
+        shape = (2, patterns * new.rows, words_of(new.cols))
+        listed, full = torch.empty(shape, dtype=torch.int32, device=self.lists.device)
+        cut_kernel[shape[1:]](
+            listed, full, self.ranks.listed, self.ranks.full, *self._bits(listed)[1:], old.rows,
+            old.cols, self.ranks.listed.shape[1], new.rows, new.cols, *self._sizes(),
+            met(old.row_block, new.row_block), met(old.col_block, new.col_block),
+            **self._variant(),
         )  # fmt: skip
-    return replace(plan, geometry=geometry, row_ptr=row_ptr, col=col, tile_id=tile_id, tiles=tiles)
+        return listed, full, counted(listed)[1]
+
+    def _bits(self, unused: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What finds the bits of an old block: listed, before, tile_id, tiles."""
+        plan = self.lists
+        tile_id, tiles = (unused, unused) if plan.tile_id is None else (plan.tile_id, plan.tiles)
+        return self.ranks.listed, self.ranks.before, tile_id, tiles
+
+    def _sizes(self) -> tuple[int, ...]:
+        old, new = self.old, self.new
+        return (old.row_len, old.col_len, new.row_block, new.col_block, new.words)
+
+    def _variant(self) -> dict[str, Any]:
+        """What the kernels are compiled for."""
+        old, new = self.old, self.new
+        by_word = old.col_block % WORD_BITS == 0 and new.col_block % WORD_BITS == 0
+        return {
+            "ROW": old.row_block,
+            "COL": old.col_block,
+            "OLD_WORDS": old.words,
+            "TILES": self.lists.tile_id is not None,
+            "BY_WORD": by_word,
+            "CHUNK": power_of_two(new.row_block * new.words, 1, 512 if by_word else 32),
+        }

@@ -1,4 +1,4 @@
-"""Triton kernels that join blocks of a plan into larger ones, and walk several rows at once."""
+"""Triton kernels that join and cut blocks of a plan, and walk several rows at once."""
 
 import triton
 import triton.language as tl
@@ -46,19 +46,73 @@ def join_kernel(
 
 
 @triton.jit
-def joined_tiles_kernel(
+def words_at(
+    old_listed, old_before, old_tile_id, old_tiles, top, column, at, size,
+    old_line, cols, words, row_len, col_len, new_col, new_words,
+    ROW: tl.constexpr, COL: tl.constexpr, OLD_WORDS: tl.constexpr, TILES: tl.constexpr,
+    BY_WORD: tl.constexpr,
+):  # fmt: skip
+    """(words `at` of a new block's tile, what they are if the block is full), from old blocks.
+
+    BY_WORD says that words of the new blocks are words of old ones.
+    """
+    bit = tl.arange(0, 32)
+    token = top + at // new_words
+    inside = (at < size) & (token < row_len)
+    line = old_line + token // ROW
+    i = token % ROW
+    first = (at % new_words) * 32  # key of the word within the new block
+    key = column * new_col + first
+    left = tl.minimum(new_col - first, col_len - key)  # keys of the word
+    most = tl.where(left >= 32, -1, (1 << tl.minimum(tl.maximum(left, 0), 31)) - 1)
+    most = tl.where(inside, most, 0)
+    if BY_WORD:
+        part = key // COL
+        place = line * words + (part >> 5)
+        seen = inside & (part < cols)
+        listed = tl.load(old_listed + place, mask=seen, other=0)
+        seen = seen & (((listed >> (part & 31)) & 1) == 1)
+        value = most
+        if TILES:
+            source = tl.load(old_before + place, mask=seen, other=0)
+            source += below(listed, part & 31)
+            old = tl.load(old_tile_id + source, mask=seen, other=-1).to(tl.int64)
+            held = (old * ROW + i) * OLD_WORDS + (key % COL) // 32
+            bits = tl.load(old_tiles + held, mask=seen & (old >= 0), other=0)
+            value = tl.where(old >= 0, bits, value)
+        value = tl.where(seen, value, 0)
+    else:
+        key = key[:, None] + bit[None, :]
+        part = key // COL
+        place = line[:, None] * words + (part >> 5)
+        seen = inside[:, None] & (bit[None, :] < left[:, None])
+        listed = tl.load(old_listed + place, mask=seen, other=0)
+        seen = seen & (((listed >> (part & 31)) & 1) == 1)
+        one = tl.where(seen, 1, 0)
+        if TILES:
+            source = tl.load(old_before + place, mask=seen, other=0)
+            source += below(listed, part & 31)
+            old = tl.load(old_tile_id + source, mask=seen, other=-1).to(tl.int64)
+            at_bit = key - part * COL
+            held = (old * ROW + i[:, None]) * OLD_WORDS + (at_bit >> 5)
+            bits = tl.load(old_tiles + held, mask=seen & (old >= 0), other=0)
+            one = tl.where(seen & (old >= 0), (bits >> (at_bit & 31)) & 1, one)
+        value = tl.sum(one << bit[None, :], 1)
+    return value, most
+
+
+@triton.jit
+def tiles_kernel(
     row_ptr, col, tile_id, tiles, old_listed, old_before, old_tile_id, old_tiles,
-    rows, cols, words, new_rows, row_len, col_len, down, across,
-    ROW: tl.constexpr, COL: tl.constexpr, OLD_WORDS: tl.constexpr, NEW_WORDS: tl.constexpr,
-    TILES: tl.constexpr, CHUNK: tl.constexpr,
+    rows, cols, words, new_rows, row_len, col_len, new_row, new_col, new_words,
+    ROW: tl.constexpr, COL: tl.constexpr, OLD_WORDS: tl.constexpr, TILES: tl.constexpr,
+    BY_WORD: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Tiles of the partial blocks of one new line, from old blocks of ROW x COL tokens."""
     line = tl.program_id(0).to(tl.int64)
-    pattern = line // new_rows
-    height = down * ROW
-    size = height * NEW_WORDS
-    top = (line % new_rows) * height
-    bit = tl.arange(0, 32)
+    old_line = line // new_rows * rows
+    size = new_row * new_words
+    top = (line % new_rows) * new_row
     first = tl.load(row_ptr + line) + tl.program_id(1)
     for entry in range(first, tl.load(row_ptr + line + 1), tl.num_programs(1)):
         tile = tl.load(tile_id + entry).to(tl.int64)
@@ -66,46 +120,67 @@ def joined_tiles_kernel(
             column = tl.load(col + entry)
             for start in range(0, size, CHUNK):
                 at = start + tl.arange(0, CHUNK)
-                token = top + at // NEW_WORDS
-                inside = (at < size) & (token < row_len)
-                old_line = pattern * rows + token // ROW
-                i = token % ROW
-                if COL % 32 == 0:
-                    part = column * across + (at % NEW_WORDS) // OLD_WORDS
-                    word_of = (at % NEW_WORDS) % OLD_WORDS
-                    place = old_line * words + (part >> 5)
-                    seen = inside & (part < cols)
-                    listed = tl.load(old_listed + place, mask=seen, other=0)
-                    seen = seen & (((listed >> (part & 31)) & 1) == 1)
-                    left = tl.minimum(COL, col_len - part * COL) - word_of * 32
-                    value = tl.where(left >= 32, -1, (1 << tl.minimum(tl.maximum(left, 0), 31)) - 1)
-                    if TILES:
-                        source = tl.load(old_before + place, mask=seen, other=0)
-                        source += below(listed, part & 31)
-                        old = tl.load(old_tile_id + source, mask=seen, other=-1).to(tl.int64)
-                        held = (old * ROW + i) * OLD_WORDS + word_of
-                        bits = tl.load(old_tiles + held, mask=seen & (old >= 0), other=0)
-                        value = tl.where(old >= 0, bits, value)
-                    value = tl.where(seen, value, 0)
-                else:
-                    within = (at % NEW_WORDS)[:, None] * 32 + bit[None, :]
-                    key = column * (across * COL) + within
-                    part = key // COL
-                    place = old_line[:, None] * words + (part >> 5)
-                    seen = inside[:, None] & (within < across * COL) & (key < col_len)
-                    listed = tl.load(old_listed + place, mask=seen, other=0)
-                    seen = seen & (((listed >> (part & 31)) & 1) == 1)
-                    one = tl.where(seen, 1, 0)
-                    if TILES:
-                        source = tl.load(old_before + place, mask=seen, other=0)
-                        source += below(listed, part & 31)
-                        old = tl.load(old_tile_id + source, mask=seen, other=-1).to(tl.int64)
-                        at_bit = key - part * COL
-                        held = (old * ROW + i[:, None]) * OLD_WORDS + (at_bit >> 5)
-                        bits = tl.load(old_tiles + held, mask=seen & (old >= 0), other=0)
-                        one = tl.where(seen & (old >= 0), (bits >> (at_bit & 31)) & 1, one)
-                    value = tl.sum(one << bit[None, :], 1)
-                tl.store(tiles + tile * size + at, tl.where(inside, value, 0), mask=at < size)
+                value, _ = words_at(
+                    old_listed, old_before, old_tile_id, old_tiles, top, column, at, size,
+                    old_line, cols, words, row_len, col_len, new_col, new_words,
+                    ROW, COL, OLD_WORDS, TILES, BY_WORD,
+                )  # fmt: skip
+                tl.store(tiles + tile * size + at, value, mask=at < size)
+
+
+@triton.jit
+def cut_kernel(
+    listed, full, old_listed, old_full, old_before, old_tile_id, old_tiles,
+    rows, cols, words, new_rows, new_cols, row_len, col_len, new_row, new_col, new_words,
+    down, across,
+    ROW: tl.constexpr, COL: tl.constexpr, OLD_WORDS: tl.constexpr, TILES: tl.constexpr,
+    BY_WORD: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """One word of the bits of a new line's blocks, each in parts of at most down x across old ones.
+
+    A block of listed and of missing or partial parts is what its bits say.
+    """
+    line = tl.program_id(0).to(tl.int64)
+    old_line = line // new_rows * rows
+    top = (line % new_rows) * new_row
+    bit = tl.arange(0, 32)
+    column = tl.program_id(1) * 32 + bit
+    some = tl.zeros([32], tl.int32)
+    every = tl.where(column < new_cols, 1, 0)
+    last_row = (tl.minimum(top + new_row, row_len) - 1) // ROW
+    last_part = (tl.minimum(column * new_col + new_col, col_len) - 1) // COL
+    for i in range(down):
+        row = top // ROW + i
+        for j in range(across):
+            part = column * new_col // COL + j
+            there = (column < new_cols) & (row <= last_row) & (part <= last_part)
+            place = (old_line + row) * words + (part >> 5)
+            some |= (tl.load(old_listed + place, mask=there, other=0) >> (part & 31)) & 1
+            whole = (tl.load(old_full + place, mask=there, other=0) >> (part & 31)) & 1
+            every &= tl.where(there, whole, 1)
+    found = tl.sum((some & every) << bit, 0)
+    held = tl.sum(some << bit, 0)
+    if TILES:
+        unknown = held & ~found
+        held = found
+        size = new_row * new_words
+        for j in range(32):
+            if (unknown >> j) & 1:
+                has_any, has_all = 0, 1
+                for start in range(0, size, CHUNK):
+                    at = start + tl.arange(0, CHUNK)
+                    value, most = words_at(
+                        old_listed, old_before, old_tile_id, old_tiles, top,
+                        tl.program_id(1) * 32 + j, at, size, old_line, cols, words, row_len,
+                        col_len, new_col, new_words, ROW, COL, OLD_WORDS, TILES, BY_WORD,
+                    )  # fmt: skip
+                    has_any |= tl.max(tl.where(value != 0, 1, 0), 0)
+                    has_all &= tl.min(tl.where(value == most, 1, 0), 0)
+                held |= has_any << j
+                found |= (has_any & has_all) << j
+    at = line * tl.num_programs(1) + tl.program_id(1)
+    tl.store(listed + at, held)
+    tl.store(full + at, found)
 
 
 @triton.jit

@@ -20,8 +20,8 @@ def reblock(plan: ListsT, block_size: tuple[int, int], *, superset: bool = False
     kept pairs; the result's provenance records it, and `maskplan.amplification` tells it of any
     plan. For density d and groups of s unrelated rows it comes to (1 - (1 - d)^s) / d.
 
-    A device plan is joined on its device, without waiting for it, into multiples of its own block
-    sizes; its amplification is known to `amplification(plan.cpu())`.
+    A device plan is cut and joined on its device, without waiting for it, with room for as many
+    blocks as its own can be cut into; its amplification is known to `amplification(plan.cpu())`.
 
     Args:
         plan: forward or transposed lists.
@@ -33,16 +33,16 @@ def reblock(plan: ListsT, block_size: tuple[int, int], *, superset: bool = False
 
     Raises:
         PlanTypeError: if `block_size` is not a pair of integers.
-        PlanError: if one of them is below 1.
-        UnsupportedError: if a device plan's new sizes are no multiples of its own.
+        PlanError: if one of them is below 1, or a device plan would need room for more blocks than
+            32-bit numbers count.
     """
     size = block_pair(block_size)
     geometry = Geometry(seqlen_q=plan.seqlen_q, seqlen_k=plan.seqlen_k, block_size=size)
     if plan.status is not None:
-        from maskplan.device.reblock import coarsened
+        from maskplan.device.reblock import recut
 
         given = {"block_size": size, "superset": superset}
-        result = coarsened(plan, geometry, superset=superset)
+        result = recut(plan, geometry, superset=superset)
         return derived(result, "reblock", plan, parameters=given)
     result = retile(plan, geometry, (0, 0))
     if superset:

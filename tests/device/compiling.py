@@ -56,7 +56,8 @@ def call_everything() -> None:
             for spt in (False, True):
                 across = emptied(plan.transpose())
                 across.block_sparse_tensors(width="dense", spt=spt)
-            plan.reblock((2 * size[0], 2 * size[1]))
+            for other in ((2 * size[0], 2 * size[1]), (48, 64), (50, 50)):
+                plan.reblock(other)
             if sq == 200:
                 plan.lower("cpu", backward=("loop_q", "loop_k"))
                 plan.lower("sm100", backward=("loop_q",))

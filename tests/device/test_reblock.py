@@ -1,11 +1,11 @@
-"""Blocks joined into larger ones on a device, and walks of several rows, judged by the CPU's."""
+"""Blocks joined and cut on a device, and walks of several rows, judged by the CPU's."""
 
 import pytest
 import torch
 
 import maskplan as mp
 from maskplan.device.move import as_device_plan
-from maskplan.errors import UnsupportedError
+from maskplan.device.reblock import met
 from maskplan.lower.walk import forward_walk, loop_q_walk
 from tests.device.planning import generator, on_the_cpu, same_lists, spare_is_minus_one
 
@@ -15,6 +15,17 @@ SIZES = [
     ((1, 1), (4, 6)),
     ((3, 5), (3, 35)),
     ((2, 32), (2, 32)),
+]
+CUTS = [
+    ((4, 64), (2, 32)),  # cut, words kept
+    ((4, 96), (4, 64)),  # and joined; ragged
+    ((8, 32), (6, 64)),  # rows cut and joined, keys joined
+    ((4, 8), (6, 8)),
+    ((4, 8), (4, 12)),
+    ((4, 70), (3, 7)),  # within words
+    ((5, 33), (2, 5)),
+    ((6, 64), (13, 48)),
+    ((13, 70), (64, 128)),  # one block into one
 ]
 
 
@@ -26,9 +37,9 @@ def some_plan(size, *, whole: bool = False) -> mp.Plan:
     return plan.reblock(size, superset=True) if whole else plan
 
 
-@pytest.mark.parametrize(("size", "larger"), SIZES)
+@pytest.mark.parametrize(("size", "larger"), SIZES + CUTS)
 @pytest.mark.parametrize("whole", [False, True])
-def test_joined_blocks(place, size, larger, whole):
+def test_blocks_of_other_sizes(place, size, larger, whole):
     plan = some_plan(size, whole=whole)
     made, wanted = as_device_plan(plan, place).reblock(larger), plan.reblock(larger)
 
@@ -40,18 +51,22 @@ def test_joined_blocks(place, size, larger, whole):
     assert tuple(made.provenance.parameters["block_size"]) == larger
 
 
-def test_a_superset_on_request(place):
+@pytest.mark.parametrize("size", [(8, 16), (3, 7)])
+def test_a_superset_on_request(place, size):
     plan = some_plan((4, 8))
-    made = as_device_plan(plan, place).reblock((8, 16), superset=True)
+    made = as_device_plan(plan, place).reblock(size, superset=True)
 
     assert made.tile_id is None
-    assert made.cpu() == plan.reblock((8, 16), superset=True)
+    assert made.cpu() == plan.reblock(size, superset=True)
 
 
-@pytest.mark.parametrize("size", [(6, 8), (4, 12), (2, 8)])
-def test_other_sizes_are_refused(place, size):
-    with pytest.raises(UnsupportedError, match=r"a device plan joins whole blocks in reblock"):
-        as_device_plan(some_plan((4, 8)), place).reblock(size)
+@pytest.mark.parametrize(("old", "new"), [(1, 5), (5, 1), (6, 4), (4, 6), (7, 5), (8, 8), (9, 2)])
+def test_room_for_cut_blocks_is_what_they_can_take(old, new):
+    """By laying out intervals until they repeat."""
+    most = 0
+    for start in range(0, old * new, old):
+        most = max(most, (start + old - 1) // new - start // new + 1)
+    assert met(new, old) == most
 
 
 @pytest.mark.parametrize(("sq", "sk"), [(0, 5), (5, 0)])
@@ -101,13 +116,22 @@ def test_walks_of_nothing(place, sq, sk):
     same_walk(loop_q_walk(moved, parts=2), loop_q_walk(plan, parts=2))
 
 
-@pytest.mark.parametrize("arch", ["sm90", "sm100"])
-def test_lowered_plans(place, arch):
-    """The whole of `lower`: joined to legal tiles, two Q tiles a walk on sm100."""
-    options = {"left": 150, "right": 30, "block_size": (64, 64)}
-    wanted = mp.sliding_window(420, 420, **options).lower(arch, backward=("loop_q",), spt=True)
+@pytest.mark.parametrize(
+    ("arch", "size", "group"),
+    [
+        ("sm90", (64, 64), 1),
+        ("sm100", (64, 64), 1),
+        ("sm100", (96, 80), 1),
+        ("sm100", (128, 128), 4),  # one list for two pairs of tiles; cut for the backward
+    ],
+)
+def test_lowered_plans(place, arch, size, group):
+    """The whole of `lower`: legal tiles, two Q tiles a walk on sm100."""
+    options = {"left": 150, "right": 30, "block_size": size}
+    target = mp.target(arch, head_dim=128, group=group, pack_gqa=group > 1)
+    wanted = mp.sliding_window(420, 420, **options).lower(target, backward=("loop_q",), spt=True)
     made = mp.sliding_window(420, 420, **options, device=place).lower(
-        arch, backward=("loop_q",), spt=True
+        target, backward=("loop_q",), spt=True
     )
 
     for direction in ("forward", "loop_q"):
