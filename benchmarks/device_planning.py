@@ -165,6 +165,8 @@ def masks(table: Table) -> None:
         {
             "plan": lambda: mp.from_block_mask(mask, tokens, tokens),
             "transpose": plan.transpose,
+            "cut to 128 x 64": lambda: plan.reblock((128, 64)),
+            "cut and joined to 128 x 96": lambda: plan.reblock((128, 96)),
             "transpose, 128 slots and dQ order": lambda: plan.transpose().block_sparse_tensors(
                 width=128, spt=False
             ),
@@ -179,6 +181,7 @@ def closed_forms(table: Table) -> None:
     """Windows over the tokens of a video, one head."""
     grid = mp.video.Grid(30, 48, 80)
     options = {"left": 2000, "right": 2000, "device": "cuda"}
+    window = mp.sliding_window(TOKENS, TOKENS, **options)
     table.rows(
         f"patterns over {TOKENS} tokens, one head",
         {
@@ -189,6 +192,8 @@ def closed_forms(table: Table) -> None:
             "sliding window, dense lists": lambda: mp.sliding_window(
                 TOKENS, TOKENS, **options
             ).block_sparse_tensors(width="dense"),
+            "sliding window, cut to 128 x 64": lambda: window.reblock((128, 64)),
+            "sliding window, cut and joined to 96 x 80": lambda: window.reblock((96, 80)),
             "sliding tile, plan": lambda: mp.video.sliding_tile(grid, device="cuda"),
             "sliding tile, dense lists": lambda: mp.video.sliding_tile(
                 grid, device="cuda"
