@@ -69,6 +69,25 @@ def place_of(numbers: range, number: Any, axis: str) -> int:
     return numbers.index(operator.index(number))
 
 
+def places_of(ranges: Sequence[range], key: object) -> tuple[int, ...]:
+    """Where a (step, layer, head) stands in the ranges of a book.
+
+    Raises:
+        PlanKeyError: if it does not, or is no such key.
+    """
+    if not isinstance(key, tuple) or len(key) != len(AXES):
+        raise PlanKeyError(
+            sentence(
+                what="key is not a place in a book",
+                where="book[...]",
+                got=repr(key),
+                wanted="(step, layer, head)",
+                remedy="use book.plan(step, layer) for all heads of a layer",
+            )
+        )
+    return tuple(place_of(*one) for one in zip(ranges, key, AXES, strict=True))
+
+
 def check_fit(plans: Plan, sizes: Sequence[int], provenances: int) -> None:
     """Check that `plans` has a head for each entry, and a provenance for each pattern."""
     facts = [

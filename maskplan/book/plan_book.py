@@ -2,22 +2,18 @@
 
 import hashlib
 import itertools
-import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from maskplan.book.entries import AXES, PlanKeyError, check_fit, check_range, place_of
-from maskplan.book.pool import gathered
-from maskplan.errors import sentence
-from maskplan.geometry import Geometry, integer
+from maskplan.book.entries import AXES, PlanKeyError, check_fit, check_range, places_of
+from maskplan.geometry import Geometry
 from maskplan.plan import Plan
-from maskplan.provenance import Provenance, shared_layout
+from maskplan.provenance import Provenance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
@@ -172,7 +168,7 @@ class PlanBook(Mapping[Key, Plan]):
     def digest(self) -> str:
         """SHA-256 over the ranges and the plans, in hex; equal exactly for equal books."""
         state = hashlib.sha256(_DIGEST_VERSION)
-        for numbers in (self.steps, self.layers, self.heads):
+        for numbers in self._ranges:
             state.update(f"{numbers.start} {numbers.stop} ".encode())
         state.update(self.plans.digest.encode())
         return state.hexdigest()
@@ -184,9 +180,9 @@ class PlanBook(Mapping[Key, Plan]):
 
     def pattern(self, number: int) -> Plan:
         """Distinct pattern `number` as a plan of one head, with its provenance."""
-        number = integer(number, "number", high=self.num_patterns - 1)
-        plan = gathered(self.plans, torch.tensor([[number]], dtype=torch.int32, device="cpu"))
-        return replace(plan, provenance=self.pattern_provenance[number])
+        from maskplan.book.parts import pattern_of
+
+        return pattern_of(self, number)
 
     def plan(self, step: int, layer: int) -> Plan:
         """The plan of all heads of one layer at one step.
@@ -197,16 +193,9 @@ class PlanBook(Mapping[Key, Plan]):
         Raises:
             PlanKeyError: if the book does not hold that step or layer.
         """
-        ids = self.index[self._place("steps", step), self._place("layers", layer)]
-        used = [self.pattern_provenance[number] for number in dict.fromkeys(ids.tolist())]
-        grid, token_order = shared_layout(used)
-        provenance = Provenance(
-            builder="PlanBook.plan",
-            parameters={"step": operator.index(step), "layer": operator.index(layer)},
-            grid=grid,
-            token_order=token_order,
-        )
-        return replace(gathered(self.plans, ids[None]), provenance=provenance)
+        from maskplan.book.parts import layer_of
+
+        return layer_of(self, step, layer)
 
     def select(
         self,
@@ -221,21 +210,9 @@ class PlanBook(Mapping[Key, Plan]):
             PlanKeyError: if a number is not in the book.
             PlanError: if a range is empty or has a step other than 1.
         """
-        parts = []
-        for name, numbers in zip(AXES, (steps, layers, heads), strict=True):
-            chosen = getattr(self, name) if numbers is None else check_range(numbers, name)
-            first, last = self._place(name, chosen[0]), self._place(name, chosen[-1])
-            parts.append((chosen, slice(first, last + 1)))
-        ids = self.index[tuple(place for _, place in parts)].reshape(1, -1)
-        kept = list(dict.fromkeys(ids.flatten().tolist()))
-        return replace(
-            self,
-            plans=gathered(self.plans, ids),
-            steps=parts[0][0],
-            layers=parts[1][0],
-            heads=parts[2][0],
-            pattern_provenance=tuple(self.pattern_provenance[number] for number in kept),
-        )
+        from maskplan.book.parts import selection_of
+
+        return selection_of(self, (steps, layers, heads))
 
     def stats(self, *, head_dim: int = 128) -> "BookStats":
         """Densities by step and layer, and the FLOPs of the whole run beside dense attention."""
@@ -284,33 +261,19 @@ class PlanBook(Mapping[Key, Plan]):
 
         return load_book(path, max_blocks=max_blocks)
 
-    def _place(self, axis: str, number: Any) -> int:
-        """Where `number` stands in one of the ranges."""
-        return place_of(getattr(self, axis), number, axis)
-
     def __getitem__(self, key: Key) -> Plan:
-        if not isinstance(key, tuple) or len(key) != 3:
-            raise PlanKeyError(
-                sentence(
-                    what="key is not a place in a book",
-                    where="book[...]",
-                    got=repr(key),
-                    wanted="(step, layer, head)",
-                    remedy="use book.plan(step, layer) for all heads of a layer",
-                )
-            )
-        place = tuple(self._place(axis, part) for axis, part in zip(AXES, key, strict=True))
-        return self.pattern(int(self.index[place]))
+        return self.pattern(int(self.index[places_of(self._ranges, key)]))
 
     def __contains__(self, key: object) -> bool:
-        if not isinstance(key, tuple) or len(key) != 3:
-            return False
         try:
-            for axis, part in zip(AXES, key, strict=True):
-                self._place(axis, part)
+            places_of(self._ranges, key)
         except PlanKeyError:
             return False
         return True
+
+    @property
+    def _ranges(self) -> tuple[range, range, range]:
+        return self.steps, self.layers, self.heads
 
     def __iter__(self) -> Iterator[Key]:
         return itertools.product(self.steps, self.layers, self.heads)
@@ -321,8 +284,7 @@ class PlanBook(Mapping[Key, Plan]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PlanBook):
             return NotImplemented
-        mine, others = ((b.steps, b.layers, b.heads) for b in (self, other))
-        return mine == others and self.plans == other.plans
+        return self._ranges == other._ranges and self.plans == other.plans
 
     def __hash__(self) -> int:
         return hash(self.digest)
