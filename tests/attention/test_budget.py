@@ -9,7 +9,8 @@ from torch import Tensor
 import maskplan as mp
 from maskplan.attention import choice, cpu
 from maskplan.attention.budget import compare
-from maskplan.attention.verification import Results, expected, judge, verify
+from maskplan.attention.results import Results, expected, judge
+from maskplan.attention.verification import verify
 from tests.attention.problems import problem
 
 BLOCK = 16
