@@ -1,7 +1,6 @@
 """Device plans in blocks of other sizes, exact by bits."""
 
 from dataclasses import replace
-from math import gcd
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -16,6 +15,7 @@ from maskplan.device.lists import (
     ranks,
     words_of,
 )
+from maskplan.device.part_tiles import PartTiles, met
 from maskplan.geometry import WORD_BITS, Axes, Geometry
 from maskplan.plan import BlockLists, Plan
 
@@ -72,11 +72,6 @@ def _without_blocks(plan: ListsT, geometry: Geometry, new: Axes) -> ListsT:
     )
 
 
-def met(new: int, old: int) -> int:
-    """New intervals of a length that one old interval meets at most, both laid out from 0."""
-    return (new - gcd(new, old) + old - 1) // new + 1
-
-
 class _Recut(Generic[ListsT]):
     """A device plan, and the axes it gets."""
 
@@ -86,26 +81,44 @@ class _Recut(Generic[ListsT]):
 
     def plan(self, geometry: Geometry, *, superset: bool) -> ListsT:
         """With new lists and tiles."""
-        from maskplan.device.reblock_triton import tiles_kernel
-
         plan, old, new = self.lists, self.old, self.new
         assert plan.status is not None
         listed, full, counts = self._blocks()
         parts = met(new.row_block, old.row_block) * met(new.col_block, old.col_block)
         capacity = check_room(min(len(plan.col) * parts, len(listed) * new.cols), "reblock")
+        kind = 0 if superset or self._stays_whole() else 2
         row_ptr, col, tile_id = listing(
-            listed, full, counts, new.cols, capacity, plan.status, tiles=0 if superset else 2
+            listed, full, counts, new.cols, capacity, plan.status, tiles=kind
         )
-        room = 0 if superset else capacity
-        tiles = torch.empty(room, new.row_block, new.words, dtype=torch.int32, device=plan.device)
+        tiles = torch.empty(0, new.row_block, new.words, dtype=torch.int32, device=plan.device)
         if tile_id is not None:
-            tiles_kernel[(len(listed), 4)](
-                row_ptr, col, tile_id, tiles, *self._bits(tiles), old.rows, old.cols,
-                self.ranks.listed.shape[1], new.rows, *self._sizes(), **self._variant(),
-            )  # fmt: skip
+            tiles = self._tiles(row_ptr, col, tile_id)
         return replace(
             plan, geometry=geometry, row_ptr=row_ptr, col=col, tile_id=tile_id, tiles=tiles
         )
+
+    def _stays_whole(self) -> bool:
+        """Whether every new block is full: a piece of a full one."""
+        old, new = self.old, self.new
+        divides = old.row_block % new.row_block == 0 and old.col_block % new.col_block == 0
+        return divides and self.lists.tile_id is None
+
+    def _tiles(self, row_ptr: Tensor, col: Tensor, tile_id: Tensor) -> Tensor:
+        """The tiles of new lists, whose `tile_id` it may write."""
+        from maskplan.device.reblock_triton import tiles_kernel
+
+        old, new = self.old, self.new
+        few = PartTiles(old, new)
+        if self.lists.tile_id is None and few.count is not None and few.count < len(col):
+            return few.write(row_ptr, col, tile_id, self.ranks.listed)
+        tiles = torch.empty(
+            len(col), new.row_block, new.words, dtype=torch.int32, device=col.device
+        )
+        tiles_kernel[(len(row_ptr) - 1, 4)](
+            row_ptr, col, tile_id, tiles, *self._bits(tiles), old.rows, old.cols,
+            self.ranks.listed.shape[1], new.rows, *self._sizes(), **self._variant(),
+        )  # fmt: skip
+        return tiles
 
     def _blocks(self) -> tuple[Tensor, Tensor | None, Tensor]:
         """(listed, full, blocks a line) of the new blocks."""

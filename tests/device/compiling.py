@@ -64,6 +64,7 @@ def call_everything() -> None:
     blocks = torch.zeros(1, 1, 100, 4, dtype=torch.int32)
     mp.from_topk(blocks, 700, block_size=(10, 16), unit="block")
     emptied(mp.from_block_mask(torch.rand(1, 3, 70, 90) < 0.2, 70 * 128, 90 * 128)).transpose()
+    emptied(mp.from_block_mask(torch.rand(70, 90) < 0.2, 70 * 128, 90 * 128)).reblock((96, 128))
     mp.sliding_window(1000, 1000, left=30, right=0, device="cpu")
     mp.causal(1000, 1000, device="cpu")
     mp.video.sliding_tile(mp.video.Grid(20, 45, 50), device="cpu")

@@ -5,7 +5,7 @@ import torch
 
 import maskplan as mp
 from maskplan.device.move import as_device_plan
-from maskplan.device.reblock import met
+from maskplan.device.part_tiles import PartTiles, met
 from maskplan.lower.walk import forward_walk, loop_q_walk
 from tests.device.planning import generator, on_the_cpu, same_lists, spare_is_minus_one
 
@@ -58,6 +58,42 @@ def test_a_superset_on_request(place, size):
 
     assert made.tile_id is None
     assert made.cpu() == plan.reblock(size, superset=True)
+
+
+@pytest.mark.parametrize(
+    ("size", "new"),
+    [
+        ((8, 12), (8, 24)),  # 2 parts
+        ((8, 12), (6, 8)),  # 2 x 2 parts in 4 x 3 places
+        ((5, 6), (3, 40)),  # 2 x 8: too many
+        ((8, 12), (4, 6)),  # pieces
+    ],
+)
+def test_tiles_of_whole_blocks_are_few(place, size, new):
+    """Made from which parts are listed, whatever the number of blocks; exact at ragged ends."""
+    sq, sk = 85, 130
+    mask = torch.rand(4, -(-sq // size[0]), -(-sk // size[1]), generator=generator(3)) < 0.5
+    mask[0] = True
+    with on_the_cpu():
+        plan = mp.from_block_mask(mask[None], sq, sk, block_size=size)
+    moved = as_device_plan(plan, place)
+    wanted = plan.reblock(new)
+    for made, right in (
+        (moved.reblock(new), wanted),
+        (moved.transpose().reblock(new), wanted.transpose()),
+    ):
+        assert made.cpu() == right
+        count = PartTiles(
+            plan.axes if isinstance(made, mp.Plan) else plan.axes.transposed, made.axes
+        ).count
+        if new == (4, 6):
+            assert made.tile_id is None
+            assert made.num_tiles == 0
+        elif new == (3, 40):
+            assert count is None
+            assert made.num_tiles == len(made.col)
+        else:
+            assert made.num_tiles == count < len(made.col)
 
 
 @pytest.mark.parametrize(("old", "new"), [(1, 5), (5, 1), (6, 4), (4, 6), (7, 5), (8, 8), (9, 2)])
