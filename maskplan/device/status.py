@@ -8,7 +8,6 @@ thread came first leaves no trace.
 | --- | --- | --- |
 | 1 | an index lies outside its range, or belongs to another batch | dropped |
 | 2 | more blocks than the capacity, or than the width of a padded list | the last ones dropped |
-| 4 | more partial blocks than there is room for tiles | the last ones dropped |
 | 8 | a block is partial where the caller said that blocks are whole | dropped |
 | 16 | a length outside 0 <= length <= topk | cut to that range |
 | 32 | queries of a tile differ, with policy="uniform" | the tile's list is empty |
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from maskplan.errors import PlanError, sentence
 
-BAD_INDEX, BLOCKS_FULL, TILES_FULL, PARTIAL_BLOCK, BAD_LENGTH = 1, 2, 4, 8, 16
+BAD_INDEX, BLOCKS_FULL, PARTIAL_BLOCK, BAD_LENGTH = 1, 2, 8, 16
 TILES_DIFFER, MUCH_COVERED = 32, 64
 
 _FAULTS = {
@@ -35,12 +34,6 @@ _FAULTS = {
         "blocks that were dropped",
         "room for all",
         "raise capacity= or width=",
-    ),
-    TILES_FULL: (
-        "more partial blocks than there is room for",
-        "partial blocks that were dropped",
-        "room for all",
-        "raise the room for tiles",
     ),
     PARTIAL_BLOCK: (
         "a block is not whole",
