@@ -16,6 +16,7 @@ from torch import Tensor
 from maskplan.errors import PlanTypeError, sentence
 from maskplan.geometry import Axes, Geometry
 from maskplan.provenance import Provenance
+from maskplan.untransformed import untransformed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Plot
@@ -145,6 +146,7 @@ class BlockLists:
         """Where the arrays live."""
         return self.col.device
 
+    @untransformed
     def to(self, device: torch.device | str) -> Self:
         """The plan on another device.
 
@@ -158,6 +160,7 @@ class BlockLists:
 
         return to_device(self, device)
 
+    @untransformed
     def cpu(self) -> Self:
         """The exact, canonical plan on the CPU, equal to what a builder makes there.
 
@@ -172,6 +175,7 @@ class BlockLists:
         return to_cpu(self)
 
     @property
+    @untransformed
     def digest(self) -> str:
         """SHA-256 of the canonical form, in hex; equal exactly for equal plans."""
         require_exact(self, "digest")
@@ -179,6 +183,7 @@ class BlockLists:
 
         return digest(self)
 
+    @untransformed
     def validate(self) -> Self:
         """The plan itself, once every invariant of the class docstring has been checked.
 
@@ -194,6 +199,7 @@ class BlockLists:
         validate(self)
         return self
 
+    @untransformed
     def canonical(self) -> Self:
         """The normal form: see the class docstring. Same meaning, and equal arrays if equal."""
         require_exact(self, "canonical")
@@ -201,6 +207,7 @@ class BlockLists:
 
         return canonical(self)
 
+    @untransformed
     def to_dense(self) -> Tensor:
         """The mask this plan means, token by token: its definition, slow and as large as it looks.
 
@@ -217,6 +224,7 @@ class BlockLists:
         """Kept pairs over all pairs, at token level, over (batch, heads)."""
         return self.stats().density
 
+    @untransformed
     def stats(self, *, head_dim: int = 128) -> "PlanStats":
         """Pairs, densities, block counts, work and its balance, FLOPs and bytes."""
         require_exact(self, "stats")
@@ -224,6 +232,7 @@ class BlockLists:
 
         return stats(self, head_dim=head_dim)
 
+    @untransformed
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan to one safetensors file; an interrupted save leaves the old file whole."""
         require_exact(self, "save")
@@ -231,6 +240,7 @@ class BlockLists:
 
         save(self, path)
 
+    @untransformed
     def plot(self, **options: Any) -> "Plot":
         """The mask of one head, drawn by matplotlib: see `maskplan.viz.plot`."""
         require_exact(self, "plot")
@@ -238,6 +248,7 @@ class BlockLists:
 
         return plot(self, **options)
 
+    @untransformed
     def explore(self, path: str | PathLike[str], **options: Any) -> Path:
         """Write one HTML file to explore the plan in a browser: see `maskplan.viz.explore`."""
         require_exact(self, "explore")
@@ -245,6 +256,7 @@ class BlockLists:
 
         return explore(self, path, **options)
 
+    @untransformed
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         if self.status is not None:
@@ -253,6 +265,7 @@ class BlockLists:
 
         return plan_card(self)
 
+    @untransformed
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -276,6 +289,7 @@ class BlockLists:
         room = f"room for {self.num_blocks} blocks and {self.num_tiles} tiles"
         return f"{start}{room}, on {self.device})"
 
+    @untransformed
     def __str__(self) -> str:
         if self.status is not None:
             return repr(self)

@@ -24,17 +24,18 @@ def integer(value: SupportsIndex, name: str, *, low: int = 0, high: int = MAX_SE
         PlanTypeError: if it is not an integer (a bool or a float is not).
         PlanError: if it lies outside.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+    except TypeError as error:  # arrays and tensors have __index__, whatever they hold
         raise PlanTypeError(
             sentence(
                 what="argument is not an integer",
                 where=name,
-                got=f"{value!r} of type {type(value).__name__}",
+                got=f"{value!r:.80} of type {type(value).__name__}",
                 wanted="an int",
                 remedy="pass a whole number",
             )
-        )
-    number = operator.index(value)
+        ) from error
     if not low <= number <= high:
         raise PlanError(
             sentence(
@@ -67,6 +68,25 @@ def number(value: SupportsFloat, name: str) -> float:
                 remedy="pass one number",
             )
         ) from error
+
+
+def flag(value: object, name: str) -> bool:
+    """`value`, a bool: what is only true in a condition ("no", a tensor) is none.
+
+    Raises:
+        PlanTypeError: if it is not one.
+    """
+    if not isinstance(value, bool):
+        raise PlanTypeError(
+            sentence(
+                what="argument is no flag",
+                where=name,
+                got=f"{value!r:.80} of type {type(value).__name__}",
+                wanted="True or False",
+                remedy="pass one of these",
+            )
+        )
+    return value
 
 
 def block_pair(block_size: tuple[int, int], name: str = "block_size") -> tuple[int, int]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from maskplan.block_lists import FULL, BlockLists, require_exact
 from maskplan.geometry import Axes
+from maskplan.untransformed import untransformed
 
 if TYPE_CHECKING:
     from maskplan.lower.lowered import LoweredPlan
@@ -65,6 +66,7 @@ class Plan(BlockLists):
         """Rows are queries, columns are keys."""
         return self.geometry.axes
 
+    @untransformed
     def __and__(self, other: "Plan") -> "Plan":
         """Pairs kept by both."""
         require_exact(self, "&")
@@ -72,6 +74,7 @@ class Plan(BlockLists):
 
         return combine(self, other, "&")
 
+    @untransformed
     def __or__(self, other: "Plan") -> "Plan":
         """Pairs kept by either."""
         require_exact(self, "|")
@@ -79,6 +82,7 @@ class Plan(BlockLists):
 
         return combine(self, other, "|")
 
+    @untransformed
     def __sub__(self, other: "Plan") -> "Plan":
         """Pairs kept here and not in `other`."""
         require_exact(self, "-")
@@ -86,18 +90,21 @@ class Plan(BlockLists):
 
         return combine(self, other, "-")
 
+    @untransformed
     def transpose(self) -> "TransposedPlan":
         """The same pairs listed per KV block: what LoopQ walks."""
         from maskplan.transform.transpose import transpose_plan
 
         return transpose_plan(self)
 
+    @untransformed
     def reblock(self, block_size: tuple[int, int], *, superset: bool = False) -> "Plan":
         """The same pairs in blocks of another size, up or down, exact by bits."""
         from maskplan.transform.reblock import reblock
 
         return reblock(self, block_size, superset=superset)
 
+    @untransformed
     def crop(self, *, q: tuple[int, int] | None = None, k: tuple[int, int] | None = None) -> "Plan":
         """The plan of queries [q[0], q[1]) and keys [k[0], k[1]) alone, renumbered from 0."""
         require_exact(self, "crop")
@@ -105,12 +112,14 @@ class Plan(BlockLists):
 
         return crop(self, q=q, k=k)
 
+    @untransformed
     def with_heads(self, heads: int) -> "Plan":
         """The plan for `heads` heads: each head here serves heads / self.heads neighbours."""
         from maskplan.transform.heads import with_heads
 
         return with_heads(self, heads)
 
+    @untransformed
     def shard(self, axis: str, index: int, count: int) -> "Plan":
         """Part `index` of `count` equal parts along "q" (whole Q blocks) or "heads"."""
         require_exact(self, "shard")
@@ -124,15 +133,17 @@ class Plan(BlockLists):
 
         return lower(self, target, **options)
 
+    @untransformed
     def block_sparse_tensors(
-        self, target: "Target | None" = None, **options: Any
+        self, target: "Target | str | None" = None, **options: Any
     ) -> "BlockSparseTensors":
         """Padded lists for the forward, or for a LoopK backward."""
         from maskplan.lower.padded_lists import forward_tensors
 
         return forward_tensors(self, target, **options)
 
-    def token_tiles(self, target: "Target", **options: Any) -> "TokenTiles":
+    @untransformed
+    def token_tiles(self, target: "Target | str", **options: Any) -> "TokenTiles":
         """The tokens each Q tile gathers: options policy, tile_rows, kv_heads and max_coverage."""
         from maskplan.lower.token_lists import of_plan
 
@@ -154,20 +165,23 @@ class TransposedPlan(BlockLists):
         """Rows are keys, columns are queries."""
         return self.geometry.axes.transposed
 
+    @untransformed
     def transpose(self) -> Plan:
         """The forward lists again."""
         from maskplan.transform.transpose import transpose_back
 
         return transpose_back(self)
 
+    @untransformed
     def reblock(self, block_size: tuple[int, int], *, superset: bool = False) -> "TransposedPlan":
         """The same pairs in blocks of (bq, bk) tokens, exact by bits."""
         from maskplan.transform.reblock import reblock
 
         return reblock(self, block_size, superset=superset)
 
+    @untransformed
     def block_sparse_tensors(
-        self, target: "Target | None" = None, **options: Any
+        self, target: "Target | str | None" = None, **options: Any
     ) -> "BlockSparseTensors":
         """Padded lists for a LoopQ backward."""
         from maskplan.lower.padded_lists import loop_q_tensors

@@ -21,8 +21,10 @@ from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import Geometry
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def from_block_lists(
     cnt: Tensor,
     idx: Tensor,
@@ -96,6 +98,7 @@ def from_block_lists(
     )
 
 
+@untransformed
 def from_bsr(
     indptr: Integers,
     indices: Integers,

@@ -14,8 +14,10 @@ from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 from maskplan.threads import run_ranges
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def from_block_mask(
     mask: Tensor,
     seqlen_q: int,

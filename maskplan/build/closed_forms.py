@@ -10,10 +10,12 @@ from maskplan.errors import PlanError, sentence
 from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
+from maskplan.untransformed import untransformed
 
 ALIGNMENTS = ("top_left", "bottom_right")
 
 
+@untransformed
 def full(
     seqlen_q: int,
     seqlen_k: int,
@@ -33,6 +35,7 @@ def full(
     return _band(geometry, -ABSENT, ABSENT, Provenance(builder="full"), device)
 
 
+@untransformed
 def causal(
     seqlen_q: int,
     seqlen_k: int,
@@ -60,6 +63,7 @@ def causal(
     return _band(geometry, -ABSENT, offset + 1, provenance, device)
 
 
+@untransformed
 def sliding_window(
     seqlen_q: int,
     seqlen_k: int,
@@ -109,6 +113,7 @@ def sliding_window(
     return _band(geometry, low, high, provenance, device)
 
 
+@untransformed
 def documents(
     lengths: Integers, *, causal: bool = False, block_size: tuple[int, int] = (128, 128)
 ) -> Plan:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from maskplan.errors import PlanTypeError, sentence
 from maskplan.geometry import number
+from maskplan.untransformed import plain
 
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Integers: TypeAlias = Tensor | np.ndarray[Any, Any] | Sequence[Any]
@@ -16,16 +17,17 @@ Integers: TypeAlias = Tensor | np.ndarray[Any, Any] | Sequence[Any]
 INDEX_DTYPES = (torch.int32, torch.int64)
 
 
-def name_of(dtype: torch.dtype) -> str:
-    """The dtype without its `torch.`."""
+def name_of(dtype: torch.dtype | torch.layout) -> str:
+    """The dtype or layout without its `torch.`."""
     return str(dtype).removeprefix("torch.")
 
 
 def on_host(tensor: Tensor, name: str, *, or_gpu: bool = False) -> Tensor:
-    """`tensor`, checked to be a tensor in CPU memory, or with `or_gpu` in a GPU's.
+    """`tensor`, checked to be a strided tensor in CPU memory, or with `or_gpu` in a GPU's.
 
     Raises:
-        PlanTypeError: if it is not a tensor, or lives elsewhere.
+        PlanTypeError: if it is not a tensor, lives elsewhere, or is sparse or nested.
+        UnsupportedError: if it is vmapped: see NOTE [Transforms and tables].
     """
     if not isinstance(tensor, Tensor):
         raise PlanTypeError(
@@ -47,7 +49,17 @@ def on_host(tensor: Tensor, name: str, *, or_gpu: bool = False) -> Tensor:
                 remedy=f"pass {name}.cpu(): this builder plans on the host",
             )
         )
-    return tensor
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise PlanTypeError(
+            sentence(
+                what="tensor is sparse or nested",
+                where=name,
+                got="nested" if tensor.is_nested else name_of(tensor.layout),
+                wanted="all elements, with strides",
+                remedy=f"pass {name}.to_dense() or a padded tensor; block lists in CSR: from_bsr",
+            )
+        )
+    return plain(tensor, name)
 
 
 def bool_tensor(tensor: Tensor, name: str, *, or_gpu: bool = False) -> Tensor:
@@ -56,7 +68,8 @@ def bool_tensor(tensor: Tensor, name: str, *, or_gpu: bool = False) -> Tensor:
     Raises:
         PlanTypeError: if it is not.
     """
-    if on_host(tensor, name, or_gpu=or_gpu).dtype != torch.bool:
+    tensor = on_host(tensor, name, or_gpu=or_gpu)
+    if tensor.dtype != torch.bool:
         raise PlanTypeError(
             sentence(
                 what="mask is not bool",
@@ -75,7 +88,8 @@ def index_tensor(tensor: Tensor, name: str, *, or_gpu: bool = False) -> Tensor:
     Raises:
         PlanTypeError: if it is not.
     """
-    if on_host(tensor, name, or_gpu=or_gpu).dtype not in INDEX_DTYPES:
+    tensor = on_host(tensor, name, or_gpu=or_gpu)
+    if tensor.dtype not in INDEX_DTYPES:
         raise PlanTypeError(
             sentence(
                 what="tensor has the wrong dtype",
@@ -99,7 +113,8 @@ def float_tensor(values: Tensor | Sequence[float] | SupportsFloat, name: str) ->
         return torch.tensor(listed, dtype=torch.float64, device="cpu")
     if not isinstance(values, Tensor):
         return torch.tensor(number(values, name), dtype=torch.float64, device="cpu")  # type: ignore[arg-type]
-    if on_host(values, name).dtype == torch.bool or values.is_complex():
+    values = on_host(values, name)
+    if values.dtype == torch.bool or values.is_complex():
         raise PlanTypeError(
             sentence(
                 what="tensor has the wrong dtype",

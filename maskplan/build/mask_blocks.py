@@ -6,6 +6,7 @@ from torch import Tensor
 from maskplan.bits import pack
 from maskplan.build.mask_fn import MaskFn, vectorised
 from maskplan.geometry import Geometry
+from maskplan.untransformed import transformed
 
 # Pairs evaluated at a time, as in `maskplan.build.mask_fn`.
 _PIECE_PAIRS = 1 << 20
@@ -32,7 +33,7 @@ def evaluated_tiles(
     bq, bk = geometry.block_size
     pattern, row = line // geometry.num_q_blocks, line % geometry.num_q_blocks
     step = max(1, _PIECE_PAIRS // (bq * bk))
-    evaluate = torch.vmap(vectorised(fn))
+    evaluate = transformed(torch.vmap(vectorised(fn)))
     tiles = torch.empty((len(line), bq, geometry.axes.words), dtype=torch.int32, device="cpu")
     for at in range(0, len(line), step):
         part = slice(at, at + step)

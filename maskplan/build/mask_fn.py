@@ -11,6 +11,7 @@ from maskplan.errors import PlanTypeError, sentence
 from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
+from maskplan.untransformed import transformed, untransformed
 
 MaskFn: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -18,6 +19,7 @@ MaskFn: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 _PIECE_PAIRS = 1 << 20
 
 
+@untransformed
 def from_mask_fn(
     fn: MaskFn,
     seqlen_q: int,
@@ -46,10 +48,11 @@ def from_mask_fn(
 
     Raises:
         PlanTypeError: if `fn` is not callable or does not return a bool tensor.
+        UnsupportedError: if it captured a tensor that is vmapped around this call.
     """
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
     batch, heads = integer(batch, "batch", low=1), integer(heads, "heads", low=1)
-    evaluate = vectorised(fn)
+    evaluate = transformed(vectorised(fn))
     bq = geometry.block_size[0]
     step = max(32, _PIECE_PAIRS // bq // 32 * 32)
     rows = DenseRows(geometry)

@@ -10,11 +10,13 @@ from maskplan.errors import PlanError, PlanTypeError, sentence
 from maskplan.geometry import Geometry
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
+from maskplan.untransformed import untransformed
 
 KINDS = ("full", "causal", "inverse_causal", "bi_causal")
 Kinds: TypeAlias = str | int | Integers
 
 
+@untransformed
 def from_ranges(
     q_ranges: Integers,
     k_ranges: Integers,
@@ -60,6 +62,7 @@ def from_ranges(
     return plan_of_slices([slices], geometry, provenance)
 
 
+@untransformed
 def from_cu_seqlens(
     cu_seqlens_q: Integers,
     cu_seqlens_k: Integers | None = None,

@@ -8,8 +8,10 @@ from maskplan.build.pattern_axes import distinct, with_heads_axes
 from maskplan.geometry import Geometry
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def from_token_mask(mask: Tensor, *, block_size: tuple[int, int] = (128, 128)) -> Plan:
     """The plan that keeps exactly the pairs that are True.
 

@@ -2,14 +2,16 @@
 
 from torch import Tensor
 
-from maskplan.build.topk_arguments import checked_topk
+from maskplan.build.topk_arguments import GivenTopk, checked_topk
 from maskplan.build.topk_reader import TopkReader
 from maskplan.device.move import on_gpu
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import flag, integer
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def from_topk(
     indices: Tensor,
     seqlen_k: int,
@@ -63,8 +65,19 @@ def from_topk(
         indices, seqlen_k, block_size=block_size, rows=rows, unit=unit, base=base, lengths=lengths,
         seqlen_q=seqlen_q,
     )  # fmt: skip
+    return plan_of_lists(given, whole=whole, capacity=capacity)
+
+
+def plan_of_lists(given: GivenTopk, *, whole: bool, capacity: int | None = None) -> Plan:
+    """`from_topk` of checked lists.
+
+    Raises:
+        PlanTypeError: if `whole` is no bool or `capacity` no integer.
+        PlanError: as `from_topk`, for what indices hold.
+    """
+    flag(whole, "whole")
     room = None if capacity is None else integer(capacity, "capacity")
-    if on_gpu(indices):
+    if on_gpu(given.indices):
         lists = given.on_device(whole=whole, capacity=room)
         return lists.plan(given.pattern_id, given.provenance)
     reader = TopkReader(
@@ -72,8 +85,8 @@ def from_topk(
         lengths=given.lengths,
         geometry=given.geometry,
         lists=given.per_row,
-        whole=unit == "block",
-        is_global=base == "global",
+        whole=given.unit == "block",
+        is_global=given.base == "global",
     )
     plan = reader.plan(given.pattern_id, given.provenance)
     if whole and plan.tile_id is not None:

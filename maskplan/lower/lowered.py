@@ -13,9 +13,9 @@ from maskplan.device.status import raise_faults
 from maskplan.geometry import Geometry
 from maskplan.lower.packing import Packed, pack, register, unpack
 from maskplan.lower.target import Target
-from maskplan.lower.untransformed import untransformed
 from maskplan.lower.walk import Walk
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 if TYPE_CHECKING:
     from maskplan.lower.engine_lists import EngineLists

@@ -5,16 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import flag, integer
 from maskplan.lower.direction import AUTO, BackwardChoice, choose_direction
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.options import check_known, directions
-from maskplan.lower.target import TILE_ROWS, Target, check_target
-from maskplan.lower.target import target as make_target
+from maskplan.lower.target import TILE_ROWS, Target, target_of
 from maskplan.lower.token_tiles import TokenTiles
-from maskplan.lower.untransformed import untransformed
 from maskplan.lower.walk import forward_walk, loop_k_walk, loop_q_walk
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 _SUBTILES = (1, 2, 4)
 # Engines of others, which take lists of their own; the rest are architectures for our kernels.
@@ -88,9 +87,8 @@ def lower(
     wanted = f"the shape of heads for {' or '.join(LIST_ENGINES)} alone"
     known = ("kv_heads",) if backward == (AUTO,) else ()
     check_known(shape, known, "lower", "say it by maskplan.target(arch, head_dim=...)", wanted)
-    if isinstance(target, str):
-        target = make_target(target)
-    check_target(target, "lower")
+    target = target_of(target, "lower")
+    flag(spt, "spt")
     if integer(subtile, "subtile") not in _SUBTILES:
         raise PlanError(
             sentence(
@@ -146,9 +144,7 @@ def backward_choice(
         PlanTypeError: if `plan` is neither, or `target` neither a Target nor a name.
         PlanError: for an unknown target, or heads that do not fit.
     """
-    if isinstance(target, str):
-        target = make_target(target)
-    check_target(target, "backward_choice")
+    target = target_of(target, "backward_choice")
     if isinstance(plan, TokenTiles):
         if plan.plan is None:
             return BackwardChoice(direction="loop_k", reason=_GATHERED)

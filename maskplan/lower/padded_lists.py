@@ -7,14 +7,15 @@ import torch
 from torch import Tensor
 
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry, integer
+from maskplan.geometry import Geometry, flag, integer
 from maskplan.lower.options import check_known
-from maskplan.lower.target import Target, check_target
+from maskplan.lower.target import Target, target_of
 from maskplan.lower.tensors import FILL, BlockSparseTensors
 from maskplan.plan import BlockLists, Plan, TransposedPlan
 from maskplan.transform.transpose import transpose_lists
 
 _FORWARD_LISTS = ("forward", "loop_k")
+_WHERE = "block_sparse_tensors"
 
 
 def _padded(plan: BlockLists, value: Tensor, widths: tuple[int, int]) -> tuple[Tensor, Tensor]:
@@ -43,7 +44,7 @@ def _bad_width(got: object, wanted: str, remedy: str) -> PlanError:
     return PlanError(
         sentence(
             what="width not available",
-            where="block_sparse_tensors",
+            where=_WHERE,
             got=f"width={got!r}",
             wanted=wanted,
             remedy=remedy,
@@ -55,7 +56,7 @@ def _check_known(unknown: dict[str, Any], known: tuple[str, ...]) -> None:
     """Refuse keywords that these lists do not have, those of the other direction among them."""
     remedy = "leave it out; spt is of plan.transpose(), direction of a Plan"
     wanted = " and ".join(known)
-    check_known(unknown, (), "block_sparse_tensors", remedy, wanted)
+    check_known(unknown, (), _WHERE, remedy, wanted)
 
 
 def slots_of(width: str | int, cols: int, unknown: torch.device | None) -> int | None:
@@ -139,7 +140,7 @@ def _counts(plan: BlockLists) -> tuple[np.ndarray, np.ndarray]:
 
 def forward_tensors(
     plan: Plan,
-    target: Target | None = None,
+    target: Target | str | None = None,
     *,
     direction: str = "forward",
     width: str | int = "compact",
@@ -149,7 +150,8 @@ def forward_tensors(
 
     Args:
         plan: forward lists, with 1, HK (PackGQA) or HQ heads, as the kernel indexes them.
-        target: the kernel they are for, whose legal tiles are checked; None checks nothing.
+        target: the kernel they are for, whose legal tiles are checked: from `maskplan.target`, or
+            an architecture's name, for head_dim 128 and group 1; None checks nothing.
         direction: "forward", or "loop_k" for the backward that streams K and V.
         width: "compact", the longest list, at least 1; "dense", the number of KV blocks; or a
             number of slots. A device plan takes "dense" or a number, since its longest list is not
@@ -163,12 +165,12 @@ def forward_tensors(
         UnsupportedError: if the target has no such direction.
     """
     _check_known(unknown, ("direction", "width"))
-    check_forward(plan.geometry, target, direction)
+    target = check_forward(plan.geometry, target, direction)
     return _tensors(plan, width, target.rows_per_token if target else 1)
 
 
-def check_forward(geometry: Geometry, target: Target | None, direction: str) -> None:
-    """Refuse a direction that has no forward lists, and blocks that the target does not take.
+def check_forward(geometry: Geometry, target: Target | str | None, direction: str) -> Target | None:
+    """The target; refuses a direction without forward lists, and blocks that it does not take.
 
     Raises:
         PlanError: for these.
@@ -178,20 +180,22 @@ def check_forward(geometry: Geometry, target: Target | None, direction: str) -> 
         raise PlanError(
             sentence(
                 what="direction not available",
-                where="block_sparse_tensors",
+                where=_WHERE,
                 got=repr(direction),
                 wanted=" or ".join(map(repr, _FORWARD_LISTS)),
                 remedy="use plan.transpose().block_sparse_tensors(...) for LoopQ lists",
             )
         )
-    if target is not None:
-        check_target(target, "block_sparse_tensors")
-        target.check(geometry.block_size, direction, geometry.seqlen_q)
+    if target is None:
+        return None
+    target = target_of(target, _WHERE)
+    target.check(geometry.block_size, direction, geometry.seqlen_q)
+    return target
 
 
 def loop_q_tensors(
     plan: TransposedPlan,
-    target: Target | None = None,
+    target: Target | str | None = None,
     *,
     width: str | int = "compact",
     spt: bool = False,
@@ -203,7 +207,7 @@ def loop_q_tensors(
 
     Args:
         plan: LoopQ lists.
-        target: the kernel they are for; None checks nothing.
+        target: the kernel they are for, as for forward lists; None checks nothing.
         width: "compact", "dense" or a number of slots, as for forward lists.
         spt: dQ is added in descending order of KV blocks instead of ascending.
         **unknown: refused.
@@ -215,8 +219,9 @@ def loop_q_tensors(
     """
     _check_known(unknown, ("width", "spt"))
     if target is not None:
-        check_target(target, "block_sparse_tensors")
+        target = target_of(target, _WHERE)
         target.check(plan.block_size, "loop_q")
+    flag(spt, "spt")
     return _tensors(plan, width, target.rows_per_token if target else 1, spt=spt)
 
 

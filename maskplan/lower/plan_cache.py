@@ -24,8 +24,8 @@ from maskplan.lower.options import check_known, directions
 from maskplan.lower.packing import writes_to
 from maskplan.lower.target import Target, check_target
 from maskplan.lower.token_tiles import TokenTiles
-from maskplan.lower.untransformed import untransformed
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 _KEYS = ("identity", "digest")
 

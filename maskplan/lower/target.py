@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from maskplan.errors import PlanError, PlanTypeError, UnsupportedError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import flag, integer
 
 ARCHITECTURES = ("cpu", "sm90", "sm100")
 DIRECTIONS = ("forward", "loop_q", "loop_k")
@@ -239,6 +239,7 @@ def target(
             128 rows.
 
     Raises:
+        PlanTypeError: if a number is no integer, or `pack_gqa` no bool.
         PlanError: for an unknown architecture.
         UnsupportedError: for head dimensions or a packed group that its kernels do not take.
     """
@@ -255,6 +256,7 @@ def target(
     head_dim = integer(head_dim, "head_dim", low=1)
     head_dim_v = head_dim if head_dim_v is None else integer(head_dim_v, "head_dim_v", low=1)
     group = integer(group, "group", low=1)
+    flag(pack_gqa, "pack_gqa")
     wanted = _legal_dims(arch, head_dim, head_dim_v)
     if wanted is not None:
         raise UnsupportedError(
@@ -291,3 +293,16 @@ def target(
         rules=rules,
         refused=refused,
     )
+
+
+def target_of(given: object, where: str) -> Target:
+    """A target as it is, or that of an architecture's name: for head_dim 128 and group 1.
+
+    Raises:
+        PlanTypeError: if it is neither.
+        PlanError: if there is no architecture of that name.
+    """
+    made = target(given) if isinstance(given, str) else given
+    check_target(made, where)
+    assert isinstance(made, Target)
+    return made

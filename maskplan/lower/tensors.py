@@ -8,6 +8,7 @@ from torch import Tensor
 from maskplan.device.status import raise_faults
 from maskplan.errors import PlanError, sentence
 from maskplan.lower.target import Target
+from maskplan.untransformed import untransformed
 
 FILL = -1
 
@@ -49,10 +50,11 @@ class BlockSparseTensors:
     status: Tensor | None = None
 
     @staticmethod
+    @untransformed
     def from_topk(
         indices: Tensor,
         seqlen_k: int,
-        target: Target | None = None,
+        target: Target | str | None = None,
         *,
         block_size: tuple[int, int] = (128, 128),
         rows: str = "token",
@@ -74,7 +76,9 @@ class BlockSparseTensors:
         Args:
             indices: int32 or int64 [batch, heads, rows, topk], any strides, on the CPU or a GPU.
             seqlen_k: SK, in tokens.
-            target: the kernel they are for, whose legal tiles are checked; None checks nothing.
+            target: the kernel they are for, whose legal tiles are checked: from
+                `maskplan.target`, or an architecture's name, for head_dim 128 and group 1; None
+                checks nothing.
             block_size: (bq, bk), in tokens.
             rows: "token" or "block": see `maskplan.from_topk`, as for the next five.
             unit: "token" or "block".
@@ -100,6 +104,7 @@ class BlockSparseTensors:
             seqlen_q=seqlen_q,
         )  # fmt: skip
 
+    @untransformed
     def validate(self) -> None:
         """Raise for what a GPU recorded while `from_topk` made the lists, and waits for it.
 

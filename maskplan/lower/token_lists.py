@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskplan.build.topk import from_topk
 from maskplan.device.move import on_gpu
-from maskplan.lower.target import Target, check_target
+from maskplan.lower.target import Target, target_of
 from maskplan.lower.token_blocks import of_blocks
 from maskplan.lower.token_checks import TILE_ROWS, check_options, lists_per_token, raise_no_blocks
 from maskplan.lower.token_input import TileLists, TileOptions, read_arguments
@@ -108,7 +108,7 @@ def _on_cpu(lists: TileLists, options: TileOptions) -> TokenTiles:
 
 def of_plan(
     plan: Plan,
-    target: Target,
+    target: Target | str,
     *,
     policy: str = "uniform",
     tile_rows: int | None = None,
@@ -117,7 +117,7 @@ def of_plan(
 ) -> TokenTiles:
     """`Plan.token_tiles`."""
     require_exact(plan, _WHERE)
-    check_target(target, _WHERE)
+    target = target_of(target, _WHERE)
     group = target.rows_per_token
     if tile_rows is None:
         tile_rows = TILE_ROWS[target.head_dim <= 192 and plan.seqlen_q * group > TILE_ROWS[0]]

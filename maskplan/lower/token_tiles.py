@@ -22,6 +22,7 @@ from maskplan.lower.packing import register
 from maskplan.lower.tensors import BlockSparseTensors
 from maskplan.lower.token_checks import raise_no_target, raise_not_counted
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 if TYPE_CHECKING:
     from maskplan.lower.lowered import LoweredPlan
@@ -91,6 +92,7 @@ class TokenTiles:
     report: Tensor | None = None
 
     @staticmethod
+    @untransformed
     def from_topk(
         indices: Tensor,
         seqlen_k: int,
@@ -180,6 +182,7 @@ class TokenTiles:
         """Where the tensors live."""
         return self.valid_counts.device
 
+    @untransformed
     def to(self, device: torch.device | str) -> "TokenTiles":
         """The tiles on another device; to the CPU: `cpu`.
 
@@ -191,6 +194,7 @@ class TokenTiles:
 
         return to_device(self, device)
 
+    @untransformed
     def cpu(self) -> "TokenTiles":
         """The exact tiles on the CPU, equal to what `from_topk` makes there of the same form.
 
@@ -204,6 +208,7 @@ class TokenTiles:
 
         return to_cpu(self)
 
+    @untransformed
     def validate(self) -> "TokenTiles":
         """The tiles themselves, once the status word has been read: it waits for the device.
 
@@ -264,6 +269,7 @@ class TokenTiles:
             raise_no_target(self.device)
         return lower(self.plan, "cpu")
 
+    @untransformed
     def to_plan(self) -> Plan:
         """The exact plan of the pairs these tiles attend, in blocks of (tokens of a tile, 128).
 
@@ -274,6 +280,7 @@ class TokenTiles:
 
         return plan_of(self) if self.plan is None else self.plan
 
+    @untransformed
     def __str__(self) -> str:
         if self.wanted_pairs == NOT_COUNTED:
             return repr(self)

@@ -4,10 +4,11 @@ from typing import Any
 
 from torch import Tensor
 
-from maskplan.build.topk import from_topk
+from maskplan.build.topk import plan_of_lists
 from maskplan.build.topk_arguments import GivenTopk, checked_topk
 from maskplan.device.move import on_gpu
 from maskplan.device.topk_padded import padded_topk
+from maskplan.geometry import flag
 from maskplan.lower.padded_lists import check_forward, forward_tensors, slots_of
 from maskplan.lower.target import Target
 from maskplan.lower.tensors import BlockSparseTensors
@@ -16,7 +17,7 @@ from maskplan.lower.tensors import BlockSparseTensors
 def of_topk(
     indices: Tensor,
     seqlen_k: int,
-    target: Target | None,
+    target: Target | str | None,
     *,
     whole: bool,
     direction: str,
@@ -24,11 +25,12 @@ def of_topk(
     **given: Any,
 ) -> BlockSparseTensors:
     """`BlockSparseTensors.from_topk`."""
-    if not on_gpu(indices):
-        plan = from_topk(indices, seqlen_k, whole=whole, **given)
-        return forward_tensors(plan, target, direction=direction, width=width)
     lists = checked_topk(indices, seqlen_k, **given)
-    check_forward(lists.geometry, target, direction)
+    target = check_forward(lists.geometry, target, direction)
+    if not on_gpu(indices):
+        plan = plan_of_lists(lists, whole=whole)
+        return forward_tensors(plan, target, direction=direction, width=width)
+    flag(whole, "whole")
     return _on_device(lists, 1 if target is None else target.rows_per_token, whole, width)
 
 

@@ -8,8 +8,10 @@ from maskplan.patterns.grid import Grid
 from maskplan.patterns.sequence import Sequence
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def block_causal(
     grid: Grid,
     *,

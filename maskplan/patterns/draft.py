@@ -9,8 +9,10 @@ from maskplan.geometry import number
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.tile_map import tile_map
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def draft(
     grid: Grid,
     kept: Tensor,

@@ -12,8 +12,10 @@ from maskplan.patterns.grid import Grid
 from maskplan.patterns.sequence import IntArray, Sequence
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def magi(
     grid: Grid,
     *,

@@ -11,6 +11,7 @@ from maskplan.patterns.grid import Grid
 from maskplan.patterns.sequence import Sequence
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 # `decay` of published runs.
 MODELS: dict[str, float] = {"wan": 0.2, "hunyuan": 0.95}
@@ -81,6 +82,7 @@ class RadialRule:
         return widths
 
 
+@untransformed
 def radial(
     grid: Grid,
     *,

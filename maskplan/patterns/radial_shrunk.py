@@ -10,8 +10,10 @@ from maskplan.patterns.radial import RadialRule
 from maskplan.patterns.sequence import Sequence
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def radial_shrunk(
     grid: Grid,
     *,

@@ -11,8 +11,10 @@ from maskplan.patterns.grid import Grid, window_on
 from maskplan.patterns.sequence import IntArray, Sequence
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def sliding_tile(
     grid: Grid,
     *,

@@ -11,11 +11,13 @@ from maskplan.patterns.grid import Grid
 from maskplan.patterns.sequence import Sequence
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 HEADS = ("spatial", "temporal")
 MODELS = ("wan", "hunyuan", "cogvideox")
 
 
+@untransformed
 def svg(
     grid: Grid,
     *,

@@ -10,8 +10,10 @@ from maskplan.patterns.groups import Groups, own_patterns, plan_of_groups
 from maskplan.patterns.label_order import LabelOrder
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def svg2(
     q_order: LabelOrder,
     k_order: LabelOrder,

@@ -14,8 +14,10 @@ from maskplan.patterns.groups import Groups, plan_of_groups
 from maskplan.patterns.sequence import IntArray, Sequence
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def tile_map(
     grid: Grid,
     kept: Tensor,

@@ -12,8 +12,10 @@ from maskplan.patterns.groups import Groups, plan_of_groups
 from maskplan.patterns.tile_map import Tiles
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
+from maskplan.untransformed import untransformed
 
 
+@untransformed
 def vsa(
     grid: Grid,
     selected: Tensor,

@@ -14,10 +14,12 @@ from maskplan.errors import PlanError, sentence
 from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
+from maskplan.untransformed import untransformed
 
 LINE_BLOCK = 64  # rows that share a list of blocks and columns, and keys of one of its blocks
 
 
+@untransformed
 def a_shape(
     seqlen: int, *, n_init: int, n_local: int, block_size: tuple[int, int] = (128, 128)
 ) -> Plan:
@@ -43,6 +45,7 @@ def a_shape(
     return plan_of_slices([as_slices(slices)], geometry, provenance)
 
 
+@untransformed
 def vertical_slash(
     vertical: Tensor,
     slash: Tensor,

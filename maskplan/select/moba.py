@@ -16,6 +16,7 @@ from maskplan.plan import Plan
 from maskplan.select.block_scores import checked_scores, option
 from maskplan.select.pooling import grouped, heads_first, mean_pool
 from maskplan.select.token_blocks import plan_of_token_blocks
+from maskplan.untransformed import untransformed
 
 _AXES = "[batch, heads, S, chunks]"
 SCOPES = ("query_head", "block", "overall", "head_global")
@@ -38,6 +39,7 @@ def chunk_scores(q: Tensor, k: Tensor, chunk: int, *, layout: str = "bshd") -> T
     return queries @ grouped(queries, mean_pool(k, chunk, layout=layout)).transpose(-1, -2)
 
 
+@untransformed
 def moba(
     scores: Tensor,
     k: int,
@@ -66,6 +68,7 @@ def moba(
     return _plan(_best(ranked, k), chunk, causal=True, block_size=block_size)
 
 
+@untransformed
 def vmoba(
     scores: Tensor,
     *,

@@ -11,6 +11,7 @@ from maskplan.geometry import integer
 from maskplan.plan import Plan
 from maskplan.select.block_scores import checked_scores
 from maskplan.select.token_blocks import plan_of_token_blocks
+from maskplan.untransformed import untransformed
 
 
 def selection_scores(
@@ -114,6 +115,7 @@ def block_indices(
     return taken.masked_fill(taken == blocks, -1)
 
 
+@untransformed
 def nsa(
     scores: Tensor,
     k: int,

@@ -14,11 +14,13 @@ from maskplan.geometry import Geometry, integer
 from maskplan.plan import Plan
 from maskplan.select.block_scores import broadcast, checked_scores, option, selected
 from maskplan.threads import run_ranges
+from maskplan.untransformed import untransformed
 
 _AXES = "[batch, heads, M, N]"
 RULES = ("sparge", "xattention", "svg2")
 
 
+@untransformed
 def top_k(
     scores: Tensor,
     k: int | Tensor,
@@ -83,6 +85,7 @@ def _counts(k: int | Tensor, scores: Tensor, empty: str) -> Tensor:
     return counts
 
 
+@untransformed
 def top_p(
     mass: Tensor,
     p: float | Tensor,
@@ -207,6 +210,7 @@ def _shares(p: float | Tensor, heads: int) -> Tensor:
     return shares.expand(heads)
 
 
+@untransformed
 def threshold(
     scores: Tensor,
     bar: float | Tensor,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TypeVar
 
-from maskplan.geometry import Geometry, block_pair
+from maskplan.geometry import Geometry, block_pair, flag
 from maskplan.normal import canonical
 from maskplan.pairs import amplification, kept_pairs
 from maskplan.plan import BlockLists
@@ -32,11 +32,12 @@ def reblock(plan: ListsT, block_size: tuple[int, int], *, superset: bool = False
         A canonical plan of the same type; of a device plan, a device plan.
 
     Raises:
-        PlanTypeError: if `block_size` is not a pair of integers.
+        PlanTypeError: if `block_size` is not a pair of integers, or `superset` no bool.
         PlanError: if one of them is below 1, or a device plan would need room for more blocks than
             32-bit numbers count.
     """
     size = block_pair(block_size)
+    flag(superset, "superset")
     geometry = Geometry(seqlen_q=plan.seqlen_q, seqlen_k=plan.seqlen_k, block_size=size)
     if plan.status is not None:
         from maskplan.device.reblock import recut

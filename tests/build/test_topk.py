@@ -221,6 +221,26 @@ BAD = {
         mp.PlanTypeError,
         ("indices", "device meta", "device cpu", "indices.cpu()"),
     ),
+    "sparse indices": (
+        lambda: mp.from_topk(torch.zeros(1, 1, 3, 4, dtype=torch.int32).to_sparse(), 8),
+        mp.PlanTypeError,
+        ("indices", "sparse_coo", "all elements, with strides", "indices.to_dense()"),
+    ),
+    "nested indices": (
+        lambda: mp.from_topk(torch.nested.nested_tensor([lists_of(1)[0]], layout=torch.jagged), 8),
+        mp.PlanTypeError,
+        ("indices", "nested", "a padded tensor"),
+    ),
+    "a flag in words": (
+        lambda: mp.from_topk(lists_of(1), 8, whole="no"),
+        mp.PlanTypeError,
+        ("whole", "'no' of type str", "True or False"),
+    ),
+    "a length of several": (
+        lambda: mp.from_topk(lists_of(1), torch.tensor([8, 9])),
+        mp.PlanTypeError,
+        ("seqlen_k", "tensor([8, 9]) of type Tensor", "an int"),
+    ),
     "no heads": (
         lambda: mp.from_topk(torch.zeros(1, 0, 3, 4, dtype=torch.int32), 8),
         mp.PlanError,

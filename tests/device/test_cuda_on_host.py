@@ -103,6 +103,15 @@ def test_bad_indices_of_any_kind(place):
     same_plan(made, wanted)
 
 
+@pytest.mark.parametrize(("sk", "size"), [(200, (4, 16)), (1060, (2, 1))])
+def test_batches_that_share_lists_share_tiles(place, sk, size):
+    """A line's tiles are those of its pattern, also where four warps share a line."""
+    own = torch.randint(-1, sk, (1, 2, 6, 30), generator=generator(8))
+    made, wanted = both(place, own.expand(3, -1, -1, -1), sk, block_size=size)
+    assert made.num_patterns == 2
+    same_plan(made, wanted)
+
+
 def test_global_blocks_and_lengths(place):
     local = torch.randint(0, 7, (3, 2, 10, 6), generator=generator(3))
     indices = local + torch.arange(3).view(3, 1, 1, 1) * 7

@@ -1,6 +1,7 @@
 """The table of legal tiles, row by row as flash-attn-4 checks them."""
 
 import pytest
+import torch
 
 import maskplan as mp
 
@@ -110,11 +111,38 @@ def test_what_is_no_target_is_named():
     plan = mp.causal(8, 8, block_size=(4, 4))
     for act in (
         lambda: plan.lower(5),
-        lambda: plan.block_sparse_tensors("sm100"),
-        lambda: plan.transpose().block_sparse_tensors("sm100"),
+        lambda: plan.block_sparse_tensors(("sm100", 128)),
+        lambda: plan.transpose().block_sparse_tensors(mp.target),
+        lambda: plan.token_tiles(None),
+        lambda: mp.BlockSparseTensors.from_topk(torch.zeros(1, 1, 8, 1).int(), 8, 5),
     ):
         with pytest.raises(mp.PlanTypeError, match="wanted a Target; make one with maskplan"):
             act()
+
+
+def test_a_name_is_a_target_of_head_dim_128():
+    plan, sm100 = mp.documents([900, 300]), mp.target("sm100", head_dim=128)
+    plan = plan.reblock((256, 128))
+    indices = torch.randint(-1, 1200, (1, 1, 1200, 9), generator=torch.Generator().manual_seed(1))
+    topk = mp.BlockSparseTensors.from_topk
+    for make in (
+        lambda target: plan.block_sparse_tensors(target).mask_block_idx,
+        lambda target: plan.transpose().block_sparse_tensors(target).mask_block_idx,
+        lambda target: topk(indices, 1200, target, block_size=(256, 128)).mask_block_idx,
+        lambda target: plan.token_tiles(target, policy="union", max_coverage=1.0).row_bits,
+        lambda target: plan.lower(target).forward.col,
+    ):
+        assert torch.equal(make("sm100"), make(sm100))
+        with pytest.raises(
+            mp.PlanError, match=r"unknown architecture .* got 'sm75', wanted one of"
+        ):
+            make("sm75")
+
+
+@pytest.mark.parametrize("pack_gqa", ["no", 1])
+def test_packing_is_a_flag(pack_gqa):
+    with pytest.raises(mp.PlanTypeError, match="argument is no flag in pack_gqa"):
+        mp.target("sm100", group=4, pack_gqa=pack_gqa)
 
 
 def test_one_direction_may_be_a_string():

@@ -215,6 +215,39 @@ def test_lists_of_topk_are_checked_as_those_of_a_plan():
         make(indices + 12, 16)
 
 
+@pytest.mark.parametrize(
+    ("indices", "options"),
+    [
+        (None, {}),
+        ([[[[1]]]], {}),
+        (torch.zeros(1, 1, 4, 2), {}),
+        (torch.zeros(1, 1, 4, 2, dtype=torch.int32).to_sparse(), {}),
+        (torch.zeros(1, 1, 4, 2, dtype=torch.int32), {"width": 0}),
+        (torch.tensor([0, 9]).expand(1, 1, 4, 2), {"width": 1}),
+        (torch.zeros(1, 1, 4, 2, dtype=torch.int32), {"target": "sm100"}),
+        (torch.zeros(1, 1, 4, 2, dtype=torch.int32), {"target": ["sm100"]}),
+        (torch.tensor([0, 16]).expand(1, 1, 4, 2), {}),
+    ],
+)
+def test_lists_of_topk_are_refused_as_by_a_plan(indices, options):
+    with pytest.raises(mp.MaskplanError) as caught:
+        mp.BlockSparseTensors.from_topk(indices, 16, block_size=(2, 8), **options)
+    with pytest.raises(mp.MaskplanError) as wanted:
+        mp.from_topk(indices, 16, block_size=(2, 8)).block_sparse_tensors(**options)
+
+    assert type(caught.value) is type(wanted.value)
+    assert str(caught.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("spt", ["no", 1, None])
+def test_spt_is_a_flag(spt):
+    plan = mp.causal(300, 300)
+    with pytest.raises(mp.PlanTypeError, match=r"no flag in spt: got .* wanted True or"):
+        plan.transpose().block_sparse_tensors(spt=spt)
+    with pytest.raises(mp.PlanTypeError, match=r"no flag in spt: got .* wanted True or"):
+        plan.lower("cpu", spt=spt)
+
+
 def test_repr_is_a_line_of_sizes_and_no_numbers():
     lists = mp.causal(1000, 1000).transpose().block_sparse_tensors()
     assert repr(lists) == (

@@ -16,7 +16,7 @@ PACKAGE = "maskplan"
 # The arrows of DESIGN.md, from first to last: a module imports from its own layer and those before.
 LAYERS = (
     {"errors", "geometry"},
-    {"bits", "provenance", "jit", "threads"},
+    {"bits", "provenance", "jit", "threads", "untransformed"},
     {"block_lists", "plan", "tile_pool"},
     {"device"},
     {"normal", "normal_kernel", "dense", "validate", "stats", "pairs"},

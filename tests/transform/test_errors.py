@@ -46,6 +46,10 @@ def test_bad_values_are_named(act, parts):
         (lambda p: p & p.transpose(), ["TransposedPlan", "transpose"]),
         (lambda p: p.reblock(128), ["block_size", "128", "(128, 128)"]),
         (lambda p: p.reblock((4.0, 4)), ["block_size[0]", "4.0"]),
+        (
+            lambda p: p.reblock((4, 4), superset="no"),
+            ["superset", "'no' of type str", "True or False"],
+        ),
         (lambda p: p.with_heads(True), ["heads", "True"]),
     ],
 )
