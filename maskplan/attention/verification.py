@@ -19,7 +19,7 @@ from maskplan.attention.noise import noise_call, places
 from maskplan.attention.report import VerifyReport
 from maskplan.attention.results import Results, expected, judge
 from maskplan.attention.tiled import plan_of, resolved
-from maskplan.device.place import placed
+from maskplan.device.place import placed, raise_no_values
 from maskplan.errors import PlanTypeError, sentence
 from maskplan.geometry import integer
 from maskplan.lower.lowered import LoweredPlan
@@ -77,6 +77,8 @@ def verify(
         heads = plan.heads * plan.rows_per_token if heads is None else heads
         kv_heads = plan.heads if kv_heads is None else kv_heads
     place = known.device if device is None else placed(device)
+    if place.type == "meta":
+        raise_no_values("verify")
     head_dim = integer(head_dim, "head_dim", low=1)
     head_dim_v = head_dim if head_dim_v is None else integer(head_dim_v, "head_dim_v", low=1)
     samples, seed = integer(samples, "samples", low=2), integer(seed, "seed")

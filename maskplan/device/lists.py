@@ -12,6 +12,7 @@ from torch import Tensor
 
 from maskplan.device.list_writer import write_lists
 from maskplan.device.nvrtc import runs
+from maskplan.device.place import require_values
 from maskplan.device.rank_reader import read_ranks, reads
 from maskplan.device.status import new_status
 from maskplan.errors import PlanError, sentence
@@ -28,6 +29,7 @@ _FEW_LINES = 4096  # up to which a program adds up the counts before its own, to
 
 def on_device(tensor: Tensor) -> AbstractContextManager[object]:
     """The GPU of `tensor` as the current one: Triton starts kernels there, whatever they touch."""
+    require_values(tensor, "a kernel")
     if tensor.is_cuda and tensor.device.index != torch.cuda.current_device():
         return torch.cuda.device(tensor.device)
     return nullcontext()

@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from maskplan.device.place import placed
+from maskplan.device.place import placed, raise_no_values
 from maskplan.device.status import new_status, raise_faults
 from maskplan.plan import BlockLists
 
@@ -28,6 +28,8 @@ def gpu(device: torch.device | str | None) -> torch.device | None:
     if device is None:
         return None
     place = placed(device)
+    if place.type == "meta":
+        raise_no_values("device")
     return None if place.type == "cpu" else place
 
 

@@ -1,8 +1,13 @@
 """Devices by the names that callers give them, checked to be there."""
 
+from typing import NoReturn
+
 import torch
+from torch import Tensor
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
+
+_TYPES = ("cpu", "cuda", "meta")  # where plans live; on meta without values, for shapes alone
 
 
 def placed(device: torch.device | str, where: str = "device") -> torch.device:
@@ -14,7 +19,8 @@ def placed(device: torch.device | str, where: str = "device") -> torch.device:
 
     Raises:
         PlanTypeError: if it is neither a torch.device nor text.
-        PlanError: if torch knows no such device, or this machine has no such GPU.
+        PlanError: if torch knows no such device, plans do not live on it, or this machine has no
+            such GPU.
     """
     if not isinstance(device, (torch.device, str)):
         raise PlanTypeError(
@@ -30,12 +36,41 @@ def placed(device: torch.device | str, where: str = "device") -> torch.device:
         place = torch.device(device)
     except RuntimeError:
         raise _absent(device, where) from None
+    if place.type not in _TYPES:
+        raise _absent(device, where)
     if place.type != "cuda":
         return place
     count = torch.cuda.device_count()
     if (place.index or 0) >= count:
         raise _absent(device, where)
     return torch.device("cuda", torch.cuda.current_device()) if place.index is None else place
+
+
+def require_values(tensor: Tensor, where: str) -> None:
+    """Refuse a tensor on meta, where what has to be read is not.
+
+    Raises:
+        PlanError: if it is there.
+    """
+    if tensor.is_meta:
+        raise_no_values(where)
+
+
+def raise_no_values(where: str) -> NoReturn:
+    """Refuse meta.
+
+    Raises:
+        PlanError: always.
+    """
+    raise PlanError(
+        sentence(
+            what="a plan without values",
+            where=where,
+            got="device meta",
+            wanted="the CPU or a GPU",
+            remedy="keep the plan that was moved to meta, which serves for shapes alone",
+        )
+    )
 
 
 def _absent(device: torch.device | str, where: str) -> PlanError:

@@ -17,6 +17,7 @@ thread came first leaves no trace.
 import torch
 from torch import Tensor
 
+from maskplan.device.place import require_values
 from maskplan.errors import PlanError, sentence
 
 BAD_INDEX, BLOCKS_FULL, PARTIAL_BLOCK, BAD_LENGTH = 1, 2, 8, 16
@@ -73,6 +74,7 @@ def raise_faults(status: Tensor) -> None:
     Raises:
         PlanError: if a bit is set.
     """
+    require_values(status, "the plan's status word")
     bits = int(status)
     for bit, (what, got, wanted, remedy) in _FAULTS.items():
         if bits & bit:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from maskplan.device.move import to_cpu_as_numbered
-from maskplan.device.place import placed
+from maskplan.device.place import placed, require_values
 from maskplan.device.status import raise_faults
 from maskplan.geometry import Geometry
 from maskplan.lower.packing import Packed, pack, register, unpack
@@ -102,21 +102,32 @@ class LoweredPlan:
 
         Raises:
             PlanTypeError: if `device` is no device.
-            PlanError: if there is no such one here, or the device recorded a fault.
+            PlanError: if there is no such one here, the device recorded a fault, or it comes from
+                meta, which holds no values.
         """
         device = placed(device)
-        return self if device == self.device else moved(self, device)
+        if device == self.device:
+            return self
+        require_values(self.pattern_id, "LoweredPlan.to")
+        lowered: LoweredPlan = moved(self, device)
+        return lowered
 
     @property
     def form(self) -> str:
-        """What a kernel reads keys by: "blocks", or gathered, by "tiles" or by "tokens"."""
+        """What a kernel reads keys by: "blocks", or gathered, by "tiles" or by "tokens".
+
+        Raises:
+            PlanError: on meta, which holds no values.
+        """
         lists = self.gathered
+        require_values(self.pattern_id, "LoweredPlan.form")
         if lists is None and self.reading is not None:
             lists = self.reading.lists(self.seqlen_q)
         return "blocks" if lists is None else lists.form
 
     def __repr__(self) -> str:
-        form = "" if self.form == "blocks" else f"keys by {self.form}, "
+        form = "blocks" if self.device.type == "meta" else self.form
+        form = "" if form == "blocks" else f"keys by {form}, "
         return (
             f"LoweredPlan({self.engine}, {self.geometry}, batch={self.batch}, heads={self.heads}, "
             f"{form}{len(self.packed.tensors)} tensors on {self.device})"
