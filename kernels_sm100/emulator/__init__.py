@@ -4,8 +4,8 @@
 does: are the values right, is every access ordered, and does every wait end, in any schedule.
 """
 
-from kernels_sm100.emulator.launch import Allocation as Allocation
-from kernels_sm100.emulator.launch import GlobalMemory as GlobalMemory
+from kernels_sm100.emulator.global_memory import Allocation as Allocation
+from kernels_sm100.emulator.global_memory import GlobalMemory as GlobalMemory
 from kernels_sm100.emulator.launch import Launch as Launch
 from kernels_sm100.emulator.launch import Report as Report
 from kernels_sm100.emulator.launch import emulate as emulate

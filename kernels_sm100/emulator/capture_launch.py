@@ -54,6 +54,9 @@ class HostLaunch:
 
         Args:
             ptx: text of the module that has the kernel; its declarations give the sizes.
+
+        Raises:
+            LaunchError: if it has no such kernel.
         """
         pointers = ctypes.cast(self.arguments, ctypes.POINTER(ctypes.c_void_p))
         sizes = parameter_sizes(ptx, self.kernel)

@@ -23,18 +23,31 @@ def undefined_symbols(object_file: bytes) -> set[str]:
     """Names that a 64-bit little-endian ELF object uses and does not define.
 
     Raises:
-        CaptureError: if it is no such object file.
+        CaptureError: if it is no such object file, or not all of one.
     """
+    if not isinstance(object_file, bytes):
+        raise _unreadable(f"a value of type {type(object_file).__name__}")
     if object_file[:6] != _ELF or len(object_file) < 64:
-        raise CaptureError(
-            sentence(
-                what="cannot read this object file",
-                where="undefined_symbols",
-                got=f"{len(object_file)} bytes that begin with {object_file[:6]!r}",
-                wanted="a 64-bit little-endian ELF object",
-                remedy="pass the bytes that the compiled function exports",
-            )
+        raise _unreadable(f"{len(object_file)} bytes that begin with {object_file[:6]!r}")
+    try:
+        return _undefined(object_file)
+    except (struct.error, IndexError, ValueError) as error:  # what its tables point to is missing
+        raise _unreadable(f"{len(object_file)} bytes of one that is longer or damaged") from error
+
+
+def _unreadable(got: str) -> CaptureError:
+    return CaptureError(
+        sentence(
+            what="cannot read this object file",
+            where="undefined_symbols",
+            got=got,
+            wanted="a 64-bit little-endian ELF object",
+            remedy="pass the bytes that the compiled function exports",
         )
+    )
+
+
+def _undefined(object_file: bytes) -> set[str]:
     (table,) = struct.unpack_from("<Q", object_file, 0x28)
     entry_size, count = struct.unpack_from("<HH", object_file, 0x3A)
     sections = [

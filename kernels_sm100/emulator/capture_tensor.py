@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels_sm100.emulator.launch import GlobalMemory
+from kernels_sm100.emulator.global_memory import GlobalMemory
 from kernels_sm100.errors import CaptureError, sentence
 
 CUDA = 2  # kDLCUDA
@@ -37,22 +37,32 @@ class _DLTensor(ctypes.Structure):
 
 def _capsule(array: Any) -> tuple[Any, _DLTensor]:
     """(what keeps it alive, DLTensor of `array`); a request without version gives this layout."""
-    device = array.__dlpack_device__()[0]
-    if device not in _HOST:
-        raise CaptureError(
-            sentence(
-                what="cannot emulate on this array",
-                where="as_cuda",
-                got=f"DLPack device type {int(device)}",
-                wanted="an array in host memory",
-                remedy="copy it with .cpu() first",
-            )
-        )
-    capsule = array.__dlpack__()
+    if not is_array(array):
+        raise _refuse(f"a value of type {type(array).__name__}", "pass a NumPy array or a tensor")
+    try:
+        device = array.__dlpack_device__()[0]
+        if device not in _HOST:
+            raise _refuse(f"DLPack device type {int(device)}", "copy it with .cpu() first")
+        capsule = array.__dlpack__()
+    except (BufferError, TypeError, ValueError) as error:
+        got = f"{type(array).__name__} that DLPack refuses ({str(error).rstrip('.')})"
+        raise _refuse(got, "pass a writable strided one of numbers, detached") from error
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype = ctypes.c_void_p
     pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
     return capsule, _DLTensor.from_address(pointer_of(capsule, b"dltensor"))
+
+
+def _refuse(got: str, remedy: str) -> CaptureError:
+    return CaptureError(
+        sentence(
+            what="cannot emulate on this array",
+            where="as_cuda",
+            got=got,
+            wanted="an array in host memory",
+            remedy=remedy,
+        )
+    )
 
 
 class _ClaimsCuda:
@@ -82,7 +92,7 @@ def as_cuda(array: Any) -> Any:
         array: a NumPy array or a torch tensor in host memory, of any strides.
 
     Raises:
-        CaptureError: if it is not in host memory.
+        CaptureError: if it is not in host memory, read-only, or what DLPack does not hand over.
     """
     import tvm_ffi
 
@@ -117,8 +127,21 @@ def memory_of(arrays: Mapping[str, Any], *, unwritten: Collection[str] = ()) -> 
         unwritten: names whose bytes a kernel has to write before it reads them.
 
     Raises:
-        CaptureError: for a name in `unwritten` that no array has, or an array not in host memory.
+        CaptureError: for a name in `unwritten` that no array has, what is no array, or an array not
+            in host memory.
     """
+    if not isinstance(arrays, Mapping) or not all(isinstance(name, str) for name in arrays):
+        raise CaptureError(
+            sentence(
+                what="arrays without names",
+                where="memory_of",
+                got=f"{list(arrays)!r:.60}"
+                if isinstance(arrays, Mapping)
+                else type(arrays).__name__,
+                wanted="a mapping of names to arrays",
+                remedy="name each array",
+            )
+        )
     if strangers := sorted(set(unwritten) - set(arrays)):
         raise CaptureError(
             sentence(

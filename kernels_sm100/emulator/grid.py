@@ -10,15 +10,16 @@ import random
 import time
 from collections.abc import Iterator
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
 
 from kernels_sm100.emulator.codegen import load_families
-from kernels_sm100.emulator.codegen.program import BLOCKED, DIVERGED, FINISHED, Program, entry
+from kernels_sm100.emulator.codegen.program import BLOCKED, DIVERGED, FINISHED, Program
+from kernels_sm100.emulator.global_memory import GlobalMemory
 from kernels_sm100.emulator.lanes.types import Lanes
-from kernels_sm100.emulator.launch import GlobalMemory, Launch, Report
+from kernels_sm100.emulator.launch import Launch, Report
+from kernels_sm100.emulator.launch_checks import check_limits, parameter_buffer
 from kernels_sm100.emulator.machine.cluster import Cluster
 from kernels_sm100.emulator.machine.deadlock import describe
 from kernels_sm100.emulator.machine.engine import Engine
@@ -27,19 +28,11 @@ from kernels_sm100.emulator.machine.warp import QUANTUM, SHORTEST, Warp
 from kernels_sm100.emulator.parser import parse
 from kernels_sm100.emulator.ptx import Instruction
 from kernels_sm100.emulator.races.global_shadow import GlobalRaces
-from kernels_sm100.errors import Deadlock, LaunchError, sentence
+from kernels_sm100.errors import Deadlock
 
 IDLE_ROUNDS = 1_500
 GIVES_UP = 0.1  # of the `try_wait`s under random schedules
 BUDGETS = (1, 3, 20, 200, 5_000)
-MOST_SHARED = 232_448
-MOST_THREADS = 1024
-# Along x, y and z.
-MOST = {
-    "grid": ((1 << 31) - 1, 65_535, 65_535),
-    "block": (MOST_THREADS, MOST_THREADS, 64),
-    "cluster": (16, 16, 16),
-}
 
 
 @lru_cache(maxsize=16)
@@ -48,20 +41,7 @@ def program(ptx: str, kernel: str, *, strict_tmem_loads: bool) -> Program:
     load_families()
     module = parse(ptx)
     names = {**LIBRARY, "BLOCKED": BLOCKED, "DIVERGED": DIVERGED, "FINISHED": FINISHED}
-    return Program(module, entry(module, kernel), names, strict_tmem_loads=strict_tmem_loads)
-
-
-def _refuse(what: str, got: object, wanted: object) -> LaunchError:
-    return LaunchError(
-        sentence(what=what, where="the launch", got=got, wanted=wanted, remedy="correct the launch")
-    )
-
-
-def _is_shape(value: Any, most: tuple[int, ...]) -> bool:
-    """Whether `value` is a size along each of three axes."""
-    if not isinstance(value, tuple) or len(value) != len(most):
-        return False
-    return all(isinstance(v, int) and 1 <= v <= m for v, m in zip(value, most, strict=True))
+    return Program(module, module.kernel(kernel), names, strict_tmem_loads=strict_tmem_loads)
 
 
 class Grid:
@@ -97,47 +77,10 @@ class Grid:
         self.ticks = 0
         self.plain: list[Any] = self.program.plain
         self.masked: list[Any] = self.program.masked
-        self.parameter_bytes = self._parameters()
+        self.parameter_bytes = parameter_buffer(launch, self.program.kernel)
         self._cached: dict[tuple[int, int], Lanes] = {}
         self._by_line = {i.line: i for i in self.program.kernel.instructions}
-        self._check()
-
-    def _parameters(self) -> bytes:
-        wanted = list(self.program.kernel.parameters.values())
-        got = [len(p) for p in self.launch.parameters]
-        if got != [p.size for p in wanted]:
-            raise _refuse("wrong parameters", f"sizes {got}", f"sizes {[p.size for p in wanted]}")
-        buffer = bytearray(self.program.kernel.parameter_bytes)
-        for variable, value in zip(wanted, self.launch.parameters, strict=True):
-            buffer[variable.offset : variable.offset + variable.size] = value
-        return bytes(buffer)
-
-    def _check(self) -> None:
-        launch = self.launch
-        for name, most in MOST.items():
-            value = getattr(launch, name)
-            if not _is_shape(value, most):
-                raise _refuse(f"impossible {name}", value, f"(x, y, z) of 1 to {most}")
-        if prod(launch.block) > MOST_THREADS:
-            raise _refuse("impossible block", launch.block, f"1 to {MOST_THREADS} threads")
-        if any(g % c for g, c in zip(launch.grid, launch.cluster, strict=True)):
-            raise _refuse(
-                "grid that clusters do not divide", launch.grid, f"multiples of {launch.cluster}"
-            )
-        if launch.shared_bytes < 0:
-            raise _refuse("impossible shared memory", launch.shared_bytes, "at least 0 bytes")
-        shared = self.program.dynamic_start + launch.shared_bytes
-        if shared > MOST_SHARED + 1024:
-            raise _refuse(
-                "too much shared memory", f"{shared - 1024} bytes", f"at most {MOST_SHARED}"
-            )
-        size, total = prod(launch.cluster), prod(launch.grid)
-        if launch.cooperative and total > self.resident:
-            raise _refuse(
-                "cooperative grid that is not resident", total, f"at most {self.resident}"
-            )
-        if self.resident < size:
-            raise _refuse("fewer resident CTAs than a cluster", self.resident, f"at least {size}")
+        check_limits(launch, dynamic_start=self.program.dynamic_start, resident=resident)
 
     # What warps ask
 

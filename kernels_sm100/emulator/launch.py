@@ -1,147 +1,20 @@
-"""A launch to emulate, the device memory it sees, and what came out.
+"""A launch to emulate, and what came out.
 
-    memory = GlobalMemory()
-    x = memory.add("x", np.zeros(64, np.float32))
-    report = emulate(Launch(kernel="scale", ptx=ptx, grid=(1, 1, 1), block=(32, 1, 1),
-                            parameters=(x.address.to_bytes(8, "little"),)), memory)
-
-Device allocations are host arrays. A kernel sees their addresses as 64-bit numbers, and what it
-stores lands in the arrays, so a caller reads results where it put the arguments.
+memory = GlobalMemory()
+x = memory.add("x", np.zeros(64, np.float32))
+report = emulate(Launch(kernel="scale", ptx=ptx, grid=(1, 1, 1), block=(32, 1, 1),
+                        parameters=(x.address.to_bytes(8, "little"),)), memory)
 """
 
-from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kernels_sm100.errors import LaunchError, MemoryFault, sentence
+from kernels_sm100.emulator.global_memory import GlobalMemory
 
 SCHEDULES = ("round_robin", "random", "lazy", "random_eager")
-# Between these lie the windows of shared, local and parameter memory. Below them is global memory
-# again: the heap of a program that is not position independent.
-WINDOWS_BEGIN = 1 << 32
-LOWEST_ADDRESS = 1 << 36
 RESIDENT = 148  # SMs of a B200; one CTA of these kernels fills an SM
 
 Dim3 = tuple[int, int, int]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Allocation:
-    """Host memory that stands for one device allocation.
-
-    Attributes:
-        name: what reports call it.
-        address: where kernels see its first byte.
-        data: uint8 [bytes], the memory itself; kernels write into it.
-        written: bool [bytes], which bytes hold a value; None if all do.
-    """
-
-    name: str
-    address: int
-    data: NDArray[np.uint8]
-    written: NDArray[np.bool_] | None = None
-
-    @property
-    def end(self) -> int:
-        """The first address behind it."""
-        return self.address + self.data.nbytes
-
-
-class GlobalMemory:
-    """Every allocation that a kernel may touch; anything else is out of bounds."""
-
-    def __init__(self) -> None:
-        self._allocations: list[Allocation] = []
-        self._addresses: list[int] = []
-
-    def add(
-        self, name: str, array: NDArray[Any], *, address: int | None = None, written: bool = True
-    ) -> Allocation:
-        """Register `array` as a device allocation.
-
-        Args:
-            name: what reports call it.
-            array: C-contiguous, writable; shared, not copied.
-            address: where kernels see it; the array's own host address if None, which is what
-                captured host code has put into parameters and tensor maps.
-            written: whether its bytes hold values; if False a kernel has to write before it reads.
-
-        Raises:
-            LaunchError: an array that is not contiguous or writable, or that overlaps another.
-        """
-        if not (array.flags.c_contiguous and array.flags.writeable):
-            raise LaunchError(
-                sentence(
-                    what="allocation that cannot be shared",
-                    where=f"allocation {name!r}",
-                    got=f"strides {array.strides}, writeable={array.flags.writeable}",
-                    wanted="a C-contiguous writable array",
-                    remedy="pass np.ascontiguousarray(array)",
-                )
-            )
-        data = array.reshape(-1).view(np.uint8)
-        start = array.ctypes.data if address is None else address
-        shadow = None if written else np.zeros(data.nbytes, dtype=np.bool_)
-        made = Allocation(name=name, address=start, data=data, written=shadow)
-        at = bisect_right(self._addresses, start)
-        neighbours = self._allocations[max(at - 1, 0) : at + 1]
-        clash = [a for a in neighbours if a.address < made.end and start < a.end]
-        if clash or (start < LOWEST_ADDRESS and made.end > WINDOWS_BEGIN):
-            raise LaunchError(
-                sentence(
-                    what="allocation at an address that is taken",
-                    where=f"allocation {name!r}",
-                    got=f"[{start:#x}, {made.end:#x})",
-                    wanted=f"addresses outside of [{WINDOWS_BEGIN:#x}, {LOWEST_ADDRESS:#x}) that no"
-                    " other allocation covers",
-                    remedy=f"move it{f' away from {clash[0].name!r}' if clash else ''}",
-                )
-            )
-        self._allocations.insert(at, made)
-        self._addresses.insert(at, start)
-        return made
-
-    def __iter__(self) -> Any:
-        return iter(self._allocations)
-
-    def lookup(self, address: int) -> Allocation | None:
-        """The allocation that holds the byte at `address`, if any does."""
-        at = bisect_right(self._addresses, address) - 1
-        if at >= 0 and address < self._allocations[at].end:
-            return self._allocations[at]
-        return None
-
-    def describe(self, address: int) -> str:
-        """An address in words: how far it is from the start of the nearest allocation below."""
-        at = bisect_right(self._addresses, address) - 1
-        if at < 0:
-            return f"{address:#x}"
-        near = self._allocations[at]
-        offset = address - near.address
-        return f"{address:#x}, byte {offset} of {near.name!r} ({near.data.nbytes} bytes)"
-
-    def find(self, address: int, size: int) -> Allocation:
-        """The allocation that holds all of [address, address + size).
-
-        Raises:
-            MemoryFault: none does.
-        """
-        found = self.lookup(address)
-        if found is None or address + size > found.end:
-            raise MemoryFault(
-                sentence(
-                    what="access out of bounds",
-                    where="global memory",
-                    got=f"[{address:#x}, {address + size:#x})",
-                    wanted="an address inside " + (repr(found.name) if found else "an allocation"),
-                    remedy="check the index and the strides",
-                )
-            )
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,24 +108,25 @@ def emulate(
             source line where the PTX carries `.loc`.
     """
     from kernels_sm100.emulator.grid import run
+    from kernels_sm100.emulator.launch_checks import check_call, integer
 
-    if schedule not in SCHEDULES:
-        raise LaunchError(
-            sentence(
-                what="unknown schedule",
-                where="emulate",
-                got=repr(schedule),
-                wanted=f"one of {', '.join(SCHEDULES)}",
-                remedy="pick one",
-            )
-        )
+    check_call(
+        launch,
+        memory,
+        schedule,
+        races=races,
+        strict_tmem_loads=strict_tmem_loads,
+        strict_registers=strict_registers,
+        strict_exit=strict_exit,
+        strict_fences=strict_fences,
+    )
     return run(
         launch,
         memory,
         schedule=schedule,
-        seed=seed,
+        seed=integer(seed, "seed"),
         races=races,
-        resident=RESIDENT if ctas_resident is None else ctas_resident,
+        resident=RESIDENT if ctas_resident is None else integer(ctas_resident, "ctas_resident"),
         strict_tmem_loads=strict_tmem_loads,
         strict_registers=strict_registers,
         strict_exit=strict_exit,

@@ -110,8 +110,22 @@ def mutants(
         executed: PTX lines that a run has executed (`Report.lines`); dropping another instruction
             would change nothing. All lines if None.
         kinds: which kinds to drop; all if None.
+
+    Raises:
+        LaunchError: for a kernel that the PTX does not have, or an unknown kind.
     """
-    found = parse(ptx).kernels[kernel]
+    known = [kind for kind, _ in KINDS]
+    if strangers := sorted(set(kinds or ()) - set(known)):
+        raise LaunchError(
+            sentence(
+                what="unknown kinds of instructions",
+                where="mutants",
+                got=strangers,
+                wanted=f"some of {known}",
+                remedy="pass kinds out of KINDS, in a list",
+            )
+        )
+    found = parse(ptx).kernel(kernel)
     made = []
     seen: Counter[tuple[int, str]] = Counter()
     for instruction in found.instructions:

@@ -61,17 +61,21 @@ def split_arguments(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def _variable(match: re.Match[str]) -> Variable:
-    size = TYPE_BYTES[match["type"]]
+def _variable(match: re.Match[str], line: int) -> Variable:
+    size = TYPE_BYTES.get(match["type"])
+    if size is None:
+        wanted = f"a variable of one of the types {', '.join(TYPE_BYTES)}"
+        raise _syntax_error(line, " ".join(match[0].split()), wanted)
     count = 1 if match["array"] is None else int(match["count"] or 0)
     return Variable(match["name"], int(match["align"] or size), size * count)
 
 
-def _parameters(text: str) -> dict[str, Variable]:
+def _parameters(text: str, line: int) -> dict[str, Variable]:
+    """Parameters of a list that begins on a line, in order."""
     placed: dict[str, Variable] = {}
     offset = 0
     for match in VARIABLE.finditer(text):
-        found = _variable(match)
+        found = _variable(match, line + text.count("\n", 0, match.start()))
         offset = -(-offset // found.align) * found.align
         placed[found.name] = Variable(found.name, found.align, found.size, offset)
         offset += found.size
@@ -190,7 +194,7 @@ class _Body:
         if found is None or found["space"] == "param":
             raise _syntax_error(line, text, "a .reg, .shared, .local or .pragma directive")
         into = self.kernel.shared if found["space"] == "shared" else self.kernel.local
-        into[found["name"]] = _variable(found)
+        into[found["name"]] = _variable(found, line)
 
     def _instruction(self, text: str, line: int) -> None:
         predicate, negated, rest = None, False, text
@@ -220,23 +224,44 @@ def parse(text: str) -> Module:
     """The kernels of a PTX module; the last few texts are remembered.
 
     Raises:
-        PtxSyntaxError: naming the line.
+        PtxSyntaxError: naming the line; or of what is no text.
     """
+    if not isinstance(text, str):
+        raise PtxSyntaxError(
+            sentence(
+                what="PTX that is no text",
+                where="parse",
+                got=f"a value of type {type(text).__name__}",
+                wanted="a str",
+                remedy="decode it",
+            )
+        )
     text, locations = _without_debug(text)
     kernels: dict[str, Kernel] = {}
     outside = text
     for entry in ENTRY.finditer(text):
         end = _closing_brace(text, entry.end())
-        kernel = Kernel(entry[1], _parameters(entry[2] or ""), " ".join(entry[3].split()))
+        listed = text.count("\n", 0, entry.start(2)) + 1 if entry[2] else 0
+        parameters = _parameters(entry[2] or "", listed)
+        kernel = Kernel(entry[1], parameters, " ".join(entry[3].split()))
         kernel.locations = locations
         _Body(kernel, text[entry.end() : end], text.count("\n", 0, entry.end()) + 1).read()
         kernels[kernel.name] = kernel
-        blank = " " * (end - entry.start())
+        blank = re.sub(r"[^\n]", " ", text[entry.start() : end])
         outside = outside[: entry.start()] + blank + outside[end:]
-    shared = {m["name"]: _variable(m) for m in VARIABLE.finditer(outside) if m["space"] == "shared"}
+    shared = {
+        m["name"]: _variable(m, outside.count("\n", 0, m.start()) + 1)
+        for m in VARIABLE.finditer(outside)
+        if m["space"] == "shared"
+    }
     return Module(kernels, shared)
 
 
 def parameter_sizes(text: str, kernel: str) -> tuple[int, ...]:
-    """Bytes of each parameter of `kernel`, in order: how much of a launch's arguments to copy."""
-    return tuple(p.size for p in parse(text).kernels[kernel].parameters.values())
+    """Bytes of each parameter of `kernel`, in order: how much of a launch's arguments to copy.
+
+    Raises:
+        PtxSyntaxError: as `parse`.
+        LaunchError: if the PTX has no such kernel.
+    """
+    return tuple(p.size for p in parse(text).kernel(kernel).parameters.values())

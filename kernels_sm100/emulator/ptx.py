@@ -7,6 +7,8 @@ that every name of a kernel is unique and nothing downstream knows about scopes.
 
 from dataclasses import dataclass, field
 
+from kernels_sm100.errors import LaunchError, sentence
+
 # Bytes of a PTX fundamental type.
 TYPE_BYTES = {
     **dict.fromkeys(("b8", "u8", "s8"), 1),
@@ -108,3 +110,21 @@ class Module:
 
     kernels: dict[str, Kernel]
     shared: dict[str, Variable]
+
+    def kernel(self, name: str) -> Kernel:
+        """The kernel called `name`.
+
+        Raises:
+            LaunchError: if there is none.
+        """
+        if name not in self.kernels:
+            raise LaunchError(
+                sentence(
+                    what="kernel that the module does not have",
+                    where="the PTX",
+                    got=repr(name),
+                    wanted=f"one of {', '.join(self.kernels) or 'no kernels at all'}",
+                    remedy="pass the PTX that the kernel was compiled to",
+                )
+            )
+        return self.kernels[name]

@@ -17,8 +17,9 @@ PACKAGE = "kernels_sm100"
 # From first to last: a module of the emulator imports from its own layer and those before it.
 LAYERS = (
     {"errors"},
+    {"emulator.global_memory"},
     {"emulator.launch", "emulator.ptx", "emulator.lanes"},
-    {"emulator.parser"},
+    {"emulator.launch_checks", "emulator.parser"},
     {"emulator.codegen"},
     {"emulator.races"},
     {"emulator.machine"},

@@ -17,7 +17,7 @@ from kernels_sm100.emulator.codegen import forms
 from kernels_sm100.emulator.codegen.emitter import Emitter
 from kernels_sm100.emulator.codegen.tokens import DTYPE
 from kernels_sm100.emulator.ptx import Instruction, Kernel, Module, Variable
-from kernels_sm100.errors import LaunchError, UnknownInstruction, sentence
+from kernels_sm100.errors import UnknownInstruction, sentence
 
 BLOCKED = -1  # wait and execute the block again
 DIVERGED = -2  # wait for the other lanes of the warp
@@ -235,22 +235,3 @@ class Program:
 def _code(text: str, file: str) -> CodeType:
     """Python text compiled; a kernel and its mutants have most of their blocks in common."""
     return compile(text, file, "exec")
-
-
-def entry(module: Module, name: str) -> Kernel:
-    """The kernel called `name`.
-
-    Raises:
-        LaunchError: if there is none.
-    """
-    if name not in module.kernels:
-        raise LaunchError(
-            sentence(
-                what="kernel that the module does not have",
-                where="the launch",
-                got=repr(name),
-                wanted=f"one of {', '.join(module.kernels) or 'no kernels at all'}",
-                remedy="pass the PTX that the kernel was compiled to",
-            )
-        )
-    return module.kernels[name]

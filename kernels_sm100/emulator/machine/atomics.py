@@ -9,9 +9,9 @@ import numpy as np
 
 from kernels_sm100.emulator.codegen.program import SHARED_WINDOW
 from kernels_sm100.emulator.codegen.tokens import BYTES, DTYPE
+from kernels_sm100.emulator.global_memory import LOWEST_ADDRESS
 from kernels_sm100.emulator.lanes import convert, half
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
-from kernels_sm100.emulator.launch import LOWEST_ADDRESS
 from kernels_sm100.emulator.machine import generic, shared
 from kernels_sm100.emulator.machine.uniform import running
 

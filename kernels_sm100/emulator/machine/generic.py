@@ -9,8 +9,8 @@ from kernels_sm100.emulator.codegen.program import (
     PARAMETER_WINDOW,
     SHARED_WINDOW,
 )
+from kernels_sm100.emulator.global_memory import LOWEST_ADDRESS, Allocation
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
-from kernels_sm100.emulator.launch import LOWEST_ADDRESS, Allocation
 from kernels_sm100.emulator.machine import local, shared
 from kernels_sm100.emulator.machine.uniform import uniform
 from kernels_sm100.errors import MemoryFault, UninitialisedRead

@@ -11,8 +11,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from kernels_sm100.emulator.codegen.program import PARAMETER_WINDOW, SHARED_WINDOW
 from kernels_sm100.emulator.codegen.tokens import DTYPE, TOKEN
+from kernels_sm100.emulator.global_memory import LOWEST_ADDRESS, Allocation
 from kernels_sm100.emulator.lanes.types import Lanes, Mask
-from kernels_sm100.emulator.launch import LOWEST_ADDRESS, Allocation
 from kernels_sm100.emulator.machine import atomics, bulk, generic, mbarrier, shared
 from kernels_sm100.emulator.machine.tensor_map import MAP_BYTES, TensorMap, chunk_order, decode
 from kernels_sm100.emulator.machine.uniform import running

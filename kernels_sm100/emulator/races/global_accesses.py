@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernels_sm100.emulator.launch import Allocation
+from kernels_sm100.emulator.global_memory import Allocation
 from kernels_sm100.emulator.races.clock import FENCED_GLOBAL, HAPPENED
 from kernels_sm100.emulator.races.global_shadow import (
     ATOMIC,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernels_sm100.emulator.launch import Allocation
+from kernels_sm100.emulator.global_memory import Allocation
 from kernels_sm100.emulator.races.clock import Clock
 
 Array = np.ndarray[Any, Any]

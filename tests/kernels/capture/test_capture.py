@@ -9,7 +9,8 @@ import torch
 pytest.importorskip("cutlass", reason="host code comes from CuTe DSL (extra sm100)")
 
 from kernels_sm100.emulator import capture_runtime
-from kernels_sm100.errors import CaptureError
+from kernels_sm100.emulator.capture import HostProgram
+from kernels_sm100.errors import CaptureError, LaunchError
 from kernels_sm100.launch import compile_kernel
 from tests.kernels.tutorial import elementwise
 
@@ -69,6 +70,50 @@ def test_what_a_handler_raises_comes_back(program, error):
         program(torch.zeros(4), torch.zeros(4), on_launch=fail)
     assert raised.value is error
     assert len(record(program, torch.zeros(4), torch.zeros(4))) == 1  # nothing is left behind
+
+
+def test_a_ptx_without_the_kernel_is_named(program, compile_cache):
+    config = elementwise.ScaleConfig()
+    compiled = compile_kernel(elementwise.build, config, cache=compile_cache)
+    other = HostProgram(compiled.entry.object_file, ".version 8.8\n.entry other()\n{\nret;\n}\n")
+
+    with pytest.raises(
+        LaunchError, match=r"does not have in the PTX: got '\w+', wanted one of other"
+    ):
+        record(other, torch.zeros(4), torch.zeros(4))
+    assert len(record(program, torch.zeros(4), torch.zeros(4))) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"on_launch": None},
+            (
+                "handler that is no function in on_launch: got a value of type NoneType, wanted a "
+                "function of a launch and its memory; pass emulate, say."
+            ),
+        ),
+        (
+            {"on_launch": print, "unwritten": "y"},
+            (
+                "no collection of names in unwritten: got 'y', wanted names of arrays; pass them "
+                "in a list."
+            ),
+        ),
+        (
+            {"on_launch": print, "unwritten": ["z"]},
+            (
+                "unknown array in memory_of: got unwritten=['z'], wanted names out of ['x', 'y']; "
+                "name arrays as they are passed."
+            ),
+        ),
+    ],
+)
+def test_handlers_and_names_are_checked(program, options, said):
+    with pytest.raises(CaptureError) as raised:
+        program(torch.zeros(4), torch.zeros(4), **options)
+    assert str(raised.value) == said
 
 
 def test_a_handler_may_call_host_code(program):

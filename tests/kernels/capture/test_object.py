@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("cutlass", reason="object files come from CuTe DSL (extra sm100)")
 
-from kernels_sm100.emulator.capture import HostProgram
+from kernels_sm100.emulator.capture import HostProgram, export
 from kernels_sm100.emulator.capture_object import load_object, undefined_symbols
 from kernels_sm100.emulator.capture_runtime import runtime_addresses
 from kernels_sm100.errors import CaptureError
@@ -48,10 +48,58 @@ def test_a_missing_function_is_named(compiled):
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"MZ" * 64, b"\x7fELF\x01\x01" + bytes(100), b"\x7fELF\x02\x01"]
+    "raw",
+    [b"", b"MZ" * 64, b"\x7fELF\x01\x01" + bytes(100), b"\x7fELF\x02\x01", "text", None],
 )
 def test_other_files_are_refused(raw):
     with pytest.raises(
         CaptureError, match="cannot read this object file in undefined_symbols: got"
     ):
         undefined_symbols(raw)
+
+
+@pytest.mark.parametrize("kept", [64, 2000, 0.5])
+def test_part_of_a_file_is_refused(compiled, kept):
+    raw = compiled.entry.object_file
+    part = raw[: int(len(raw) * kept) if kept < 1 else kept]
+
+    with pytest.raises(CaptureError) as raised:
+        HostProgram(part, compiled.ptx)
+    assert str(raised.value) == (
+        f"cannot read this object file in undefined_symbols: got {len(part)} bytes of one that is "
+        "longer or damaged, wanted a 64-bit little-endian ELF object; pass the bytes that the "
+        "compiled function exports."
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ("xy", "no sequence of names in names: got 'xy', wanted NAMES; pass a tuple of them."),
+        (None, "no sequence of names in names: got None, wanted NAMES; pass a tuple of them."),
+        (("x", "x"), "argument without a name in names[1]: got 'x', wanted NAMES; name EACH."),
+        ((1, 2), "argument without a name in names[0]: got 1, wanted NAMES; name EACH."),
+    ],
+)
+def test_names_of_arguments_are_checked(compiled, names, said):
+    with pytest.raises(CaptureError) as raised:
+        HostProgram(compiled.entry.object_file, compiled.ptx, names)
+    said = said.replace("NAMES", "names of its arguments, no two alike")
+    assert str(raised.value) == said.replace("EACH", "each argument anew, in its order")
+
+
+def test_ptx_of_a_program_is_text(compiled):
+    with pytest.raises(CaptureError) as raised:
+        HostProgram(compiled.entry.object_file, compiled.ptx.encode())
+    assert str(raised.value) == (
+        "PTX that is no text in HostProgram: got a value of type bytes, wanted a str; decode it."
+    )
+
+
+def test_what_cannot_be_exported_is_refused():
+    with pytest.raises(CaptureError) as raised:
+        export(compile_kernel)
+    assert str(raised.value) == (
+        "function that cannot be exported in export: got a value of type function, wanted "
+        "what cute.compile returns; compile it, with --enable-tvm-ffi."
+    )

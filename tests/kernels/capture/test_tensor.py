@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from kernels_sm100.emulator.capture_tensor import as_cuda, is_array, memory_of, span
-from kernels_sm100.emulator.launch import GlobalMemory
+from kernels_sm100.emulator.global_memory import GlobalMemory
 from kernels_sm100.errors import CaptureError, LaunchError
 
 
@@ -69,6 +69,60 @@ def test_arrays_of_another_device_are_refused():
     assert str(raised.value) == (
         "cannot emulate on this array in as_cuda: got DLPack device type 2, wanted an array in "
         "host memory; copy it with .cpu() first."
+    )
+
+
+@pytest.mark.parametrize("value", [[1.0], 3, None])
+def test_what_is_no_array_is_refused(value):
+    for ask in (span, lambda value: memory_of({"x": value})):
+        with pytest.raises(CaptureError) as raised:
+            ask(value)
+        assert str(raised.value) == (
+            f"cannot emulate on this array in as_cuda: got a value of type {type(value).__name__}, "
+            "wanted an array in host memory; pass a NumPy array or a tensor."
+        )
+
+
+def unusual():
+    frozen = np.zeros(4)
+    frozen.flags.writeable = False
+    yield frozen, "ndarray that DLPack refuses (Cannot export readonly array"
+    yield np.zeros(4, object), "ndarray that DLPack refuses ("
+    yield np.zeros(4, ">f4"), "ndarray that DLPack refuses ("
+    yield (
+        torch.zeros(4, requires_grad=True),
+        "Tensor that DLPack refuses (Can't export tensors that",
+    )
+    yield torch.zeros(4).to_sparse(), "Tensor that DLPack refuses ("
+    yield torch.zeros(4, device="meta"), "Tensor that DLPack refuses ("
+
+
+@pytest.mark.parametrize(("array", "said"), [*unusual()])
+def test_arrays_that_dlpack_does_not_hand_over_are_refused(array, said):
+    with pytest.raises(CaptureError) as raised:
+        span(array)
+
+    assert str(raised.value).startswith(f"cannot emulate on this array in as_cuda: got {said}")
+    assert str(raised.value).endswith(
+        "), wanted an array in host memory; pass a writable strided one of numbers, detached."
+    )
+
+
+def test_as_cuda_refuses_in_the_same_words():
+    pytest.importorskip("tvm_ffi", reason="arrays are handed over by apache-tvm-ffi (extra sm100)")
+    for value in (3, torch.zeros(4, requires_grad=True)):
+        with pytest.raises(CaptureError, match="cannot emulate on this array in as_cuda: got "):
+            as_cuda(value)
+
+
+@pytest.mark.parametrize(("arrays", "got"), [([1], "list"), ({1: torch.zeros(2)}, "[1]")])
+def test_arrays_without_names_are_refused(arrays, got):
+    with pytest.raises(CaptureError) as raised:
+        memory_of(arrays)
+
+    assert str(raised.value) == (
+        f"arrays without names in memory_of: got {got}, wanted a mapping of names to arrays; name "
+        "each array."
     )
 
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from kernels_sm100.emulator import GlobalMemory, Launch, emulate
-from kernels_sm100.errors import BarrierError, Deadlock, LaunchError, MissingFence, RaceError
-from tests.kernels.emulator.snippet import ptx, run
+from kernels_sm100.errors import BarrierError, Deadlock, MissingFence, RaceError
+from tests.kernels.emulator.snippet import run
 
 SCHEDULES = ["round_robin", "random", "lazy", "random_eager"]
 
@@ -192,40 +191,6 @@ def test_cluster_barriers_pair_up():
     with pytest.raises(Deadlock, match="cluster barrier: 32 of 64 threads"):
         run("mov.u32 %r2, %cluster_ctarank;\nsetp.eq.u32 %p1, %r2, 0;\n@%p1 bra END;\n"
             "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nEND:", grid=2, cluster=2)  # fmt: skip
-
-
-def test_lengths_of_launches_are_checked():
-    def go(**changes):
-        options = {"kernel": "k", "ptx": ptx(""), "grid": (1, 1, 1), "block": (32, 1, 1)} | changes
-        return emulate(Launch(**options), GlobalMemory())
-
-    for changes, said in [
-        ({"block": (1025, 1, 1)}, "impossible block"),
-        ({"block": (64, 32, 1)}, "impossible block"),
-        ({"block": (-2, -16, 1)}, "impossible block"),
-        ({"block": (1, 1, 128)}, r"impossible block .* of 1 to \(1024, 1024, 64\)"),
-        (
-            {"grid": (0, 1, 1)},
-            r"impossible grid in the launch: got \(0, 1, 1\), wanted \(x, y, z\)",
-        ),
-        ({"grid": (1, 65_536, 1)}, "impossible grid"),
-        ({"grid": (1, 1)}, "impossible grid"),
-        ({"grid": (1.0, 1, 1)}, "impossible grid"),
-        ({"cluster": (0, 1, 1)}, "impossible cluster"),
-        ({"shared_bytes": -1}, "impossible shared memory"),
-        ({"grid": (3, 1, 1), "cluster": (2, 1, 1)}, "clusters do not divide"),
-        ({"shared_bytes": 240_000}, "too much shared memory"),
-        ({"grid": (149, 1, 1), "cooperative": True}, "cooperative grid that is not resident"),
-        ({"parameters": (b"12345678",)}, r"got sizes \[8\], wanted sizes \[\]"),
-    ]:
-        with pytest.raises(LaunchError, match=said):
-            go(**changes)
-    with pytest.raises(LaunchError, match="unknown schedule"):
-        emulate(
-            Launch(kernel="k", ptx=ptx(""), grid=(1, 1, 1), block=(32, 1, 1)),
-            GlobalMemory(),
-            schedule="x",
-        )
 
 
 def test_reports_count_instructions():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kernels_sm100.emulator.mutation import mutants
 from kernels_sm100.emulator.parser import parameter_sizes, parse, split_arguments
 from kernels_sm100.errors import LaunchError, PtxSyntaxError, UnknownInstruction
 from tests.kernels.emulator.snippet import HEAD, run
@@ -155,10 +156,42 @@ def test_unknown_operands_are_refused(instruction, wanted):
     assert wanted in str(caught.value)
 
 
+def test_variables_of_unknown_types_name_the_line():
+    for text, line, said in [
+        (".visible .entry k(\n.param .u32 a,\n.param .b31 b)\n{\nret;\n}\n", 6, ".param .b31 b"),
+        (".visible .entry k()\n{\n.shared .b31 b[5];\nret;\n}\n", 6, ".shared .b31 b[5]"),
+        (".entry k()\n{\nret;\n}\n.shared .b31 b[5];\n", 8, ".shared .b31 b[5]"),
+    ]:
+        with pytest.raises(PtxSyntaxError) as caught:
+            parse(HEAD + text)
+        assert f"in PTX line {line}: got {said!r}, wanted a variable of one of" in str(caught.value)
+
+
+def test_what_is_no_text_is_refused():
+    with pytest.raises(PtxSyntaxError) as caught:
+        parse(TEXT.encode())
+
+    assert str(caught.value) == (
+        "PTX that is no text in parse: got a value of type bytes, wanted a str; decode it."
+    )
+
+
 def test_a_kernel_that_is_not_there():
-    from kernels_sm100.emulator import GlobalMemory, Launch, emulate
+    said = (
+        "kernel that the module does not have in the PTX: got 'second', wanted one of first; pass "
+        "the PTX that the kernel was compiled to."
+    )
 
-    launch = Launch(kernel="second", ptx=TEXT, grid=(1, 1, 1), block=(32, 1, 1))
+    for ask in (parameter_sizes, mutants):
+        with pytest.raises(LaunchError) as caught:
+            ask(TEXT, "second")
+        assert str(caught.value) == said
+    with pytest.raises(LaunchError, match="wanted one of no kernels at all; pass the PTX"):
+        parameter_sizes(HEAD, "first")
 
-    with pytest.raises(LaunchError, match="got 'second', wanted one of first"):
-        emulate(launch, GlobalMemory())
+
+def test_kinds_of_mutants_are_those_there_are():
+    for kinds in (["waits"], "wait"):
+        with pytest.raises(LaunchError, match=r"unknown kinds of instructions in mutants: got \['"):
+            mutants(TEXT, "first", kinds=kinds)
+    assert [mutant.kind for mutant in mutants(TEXT, "first", kinds=["wait"])] == ["wait"]
