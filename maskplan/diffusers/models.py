@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from maskplan.errors import PlanError, PlanTypeError, UnsupportedError, sentence
+from maskplan.untransformed import untransformed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,12 +73,22 @@ class HunyuanVideo:
             grid=patched(values["hidden_states"], (frames, side, side)),
             timestep=values["timestep"],
             text=int(values["encoder_hidden_states"].shape[1]),
-            text_lengths=tuple(values["encoder_attention_mask"].sum(dim=1).int().tolist()),
+            text_lengths=text_lengths(values["encoder_attention_mask"]),
         )
 
 
 Architecture = type[Wan] | type[HunyuanVideo]
 ARCHITECTURES: tuple[Architecture, ...] = (Wan, HunyuanVideo)
+
+
+@untransformed
+def text_lengths(mask: Tensor) -> tuple[int, ...]:
+    """Unpadded tokens of each sample, of a mask [B, text].
+
+    Raises:
+        UnsupportedError: if the mask is vmapped.
+    """
+    return tuple(mask.sum(dim=1).int().tolist())
 
 
 def patched(latent: Tensor, patch: tuple[int, int, int]) -> tuple[int, int, int]:
@@ -179,7 +190,9 @@ def query_like(layers: list[nn.Module], latent: Tensor) -> Tensor:
     grad, kind = torch.is_grad_enabled(), latent.device.type
     # Projections make q in autocast's dtype, which another call may not have.
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else latent.dtype
-    return latent.new_empty(1, 1, layer.heads, head_dim, dtype=dtype).requires_grad_(grad)
+    shape = (1, 1, layer.heads, head_dim)
+    make = untransformed(torch.empty)  # no transform may wrap what is kept
+    return make(shape, dtype=dtype, device=latent.device, requires_grad=grad)
 
 
 def check_layer_count(count: int, dense_layers: int) -> None:

@@ -18,6 +18,7 @@ from maskplan.lower.lowered import LoweredPlan
 from maskplan.patterns.token_order import TokenOrder
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance, shared_layout
+from maskplan.untransformed import untransformed
 
 Source = Plan | PlanBook
 
@@ -55,6 +56,7 @@ class PlanSource:
         self._ready: OrderedDict[Hashable, Plan | LoweredPlan] = OrderedDict()
         self._moved: dict[torch.device, tuple[Tensor | None, Tensor | None]] = {}
 
+    @untransformed
     def at(self, place: Place) -> Planned:
         """What a layer attends by.
 

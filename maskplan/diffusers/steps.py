@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from maskplan.errors import PlanError, sentence
+from maskplan.untransformed import untransformed
 
 WAYS = ("timestep", "told")
 
@@ -54,7 +55,7 @@ class StepCount:
             PlanError: if the step is yet to be told.
         """
         if self._counts:
-            now = float(timestep.max())  # Wan 2.2 gives the frame it conditions on timestep 0
+            now = largest(timestep)  # Wan 2.2 gives the frame it conditions on timestep 0
             if self._last is None or now > self._last:
                 self.step = 0
             elif now < self._last:
@@ -72,3 +73,13 @@ class StepCount:
                 )
             )
         return self.step
+
+
+@untransformed
+def largest(timestep: Tensor) -> float:
+    """Its largest number.
+
+    Raises:
+        UnsupportedError: if it is vmapped.
+    """
+    return float(timestep.max())
