@@ -34,7 +34,8 @@ def mask_plan(
         lines = mask.shape[0] * heads * rows
         if not rows:  # no rows tell patterns apart
             pattern_id = torch.zeros_like(pattern_id)
-        room = check_room(lines * cols if capacity is None else capacity, "from_block_mask")
+        wanted = lines * cols if capacity is None else capacity
+        room = check_room(wanted, "from_block_mask", "pass capacity=, ")
         status = new_status(device)
         listed = torch.empty(lines, words_of(cols), dtype=torch.int32, device=device)
         counts = torch.empty(lines, dtype=torch.int32, device=device)

@@ -48,8 +48,10 @@ def power_of_two(size: int, low: int, high: int) -> int:
     return block
 
 
-def check_room(blocks: int, where: str) -> int:
+def check_room(blocks: int, where: str, remedy: str = "") -> int:
     """`blocks`, checked to be countable by 32-bit numbers of blocks and tiles.
+
+    `remedy` is what helps besides larger blocks and fewer heads.
 
     Raises:
         PlanError: if it is not.
@@ -61,7 +63,7 @@ def check_room(blocks: int, where: str) -> int:
                 where=where,
                 got=f"room for {blocks}",
                 wanted=f"at most {MAX_SEQLEN}",
-                remedy="pass capacity=, use larger blocks, or plan fewer heads at a time",
+                remedy=f"{remedy}use larger blocks, or plan fewer heads at a time",
             )
         )
     return blocks

@@ -26,6 +26,7 @@ from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 
 _MOST_WORDS = 256  # a KV block's; larger ones are for tests
+_NO_TILES = "say whole=True if every listed block is full, "
 _RUNS = 32  # of 32 lanes, that a Triton program reads
 
 
@@ -107,7 +108,7 @@ class TopkLists:
     def _plan(self, pattern_id: Tensor, provenance: Provenance) -> Plan:
         device, geometry = self.indices.device, self.geometry
         status = new_status(device)
-        capacity = check_room(self.room, "from_topk")
+        capacity = check_room(self.room, "from_topk", "pass capacity=, ")
         bits = self.found(status)
         row_ptr, col, tile_id = listing(
             bits.listed, bits.full, bits.counts, geometry.num_k_blocks, capacity, status,
@@ -169,7 +170,7 @@ class TopkLists:
         in_cuda = self.in_cuda
         tiles = None
         if not self.whole:
-            check_room(lines * blocks, "from_topk")
+            check_room(lines * blocks, "from_topk", _NO_TILES)
             tiles = self._empty(lines * blocks, bq, words, zero=not in_cuda and self.per_row == bq)
         if in_cuda and self.per_row == 1:
             counts = self._empty(lines)
@@ -220,7 +221,7 @@ class TopkLists:
         )  # fmt: skip
         tiles = None
         if not self.whole:
-            check_room(lines * blocks, "from_topk")
+            check_room(lines * blocks, "from_topk", _NO_TILES)
             tiles = self._empty(lines * blocks, bq, words)
             tiles_kernel[(lines, width)](
                 marks, tiles, listed, full, geometry.seqlen_q, geometry.seqlen_k, blocks,

@@ -128,6 +128,8 @@ class BlockSparseTensors:
     def fa4(self, *, mask_mod: object = None) -> dict[str, Any]:
         """The keywords of flash-attn-4's `BlockSparseTensorsTorch`.
 
+        Without a `mask_mod` it reads how many mask blocks there are, and waits for a GPU to do so.
+
         Args:
             mask_mod: the mask function that will be passed along with these lists. It is only
                 looked at for being there: mask blocks without one would be attended whole.
