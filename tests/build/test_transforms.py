@@ -107,6 +107,7 @@ def test_what_is_read_off_a_plan_and_its_lists_there():
         ("from_topk", lambda x: mp.BlockSparseTensors.from_topk(picked(x), 64).full_block_cnt),
         ("from_topk", lambda x: mp.TokenTiles.from_topk(picked(x), 64).valid_counts),
         ("from_token_mask", lambda x: mp.from_token_mask(x > 0)),
+        ("from_topk", lambda x: mp.from_topk(picked(SCORES), seqlen_k=x[0, 0, 0, 0].long())),
         ("documents", lambda x: mp.documents([3, x[0, 0, 0, 0].long()])),
         ("a mask function", lambda x: mp.from_mask_fn(lambda b, h, q, k: x[0, 0, q, k] > 0, 9, 9)),
         ("a mask function", lambda x: mask_blocks(lambda b, h, q, k: x[0, 0, q, k] > 0)),

@@ -121,6 +121,24 @@ def test_expanded_heads_are_planned_once(place):
     same_plan(made, wanted, turned=True)
 
 
+@pytest.mark.parametrize(
+    ("target", "size", "packed"),
+    [
+        ("sm90", (64, 16), (64, 16)),
+        (mp.target("sm100", head_dim=128, group=16, pack_gqa=True), (16, 128), (256, 128)),
+    ],
+)
+def test_lists_for_a_target(place, target, size, packed):
+    indices = torch.randint(-1, 200, (1, 2, 20, 9), generator=generator(15))
+    options = {"target": target, "block_size": size, "width": "dense"}
+    made = mp.BlockSparseTensors.from_topk(indices.to(place), 200, **options)
+    with on_the_cpu():
+        wanted = mp.BlockSparseTensors.from_topk(indices, 200, **options)
+
+    assert made.block_size == packed
+    same_lists(made, wanted)
+
+
 @pytest.mark.parametrize("view", ["transposed", "sliced", "strided lanes", "offset"])
 def test_strides_of_any_kind(place, view):
     base = torch.randint(0, 64, (1, 9, 2, 18), generator=generator(8)).to(torch.int32)

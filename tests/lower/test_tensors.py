@@ -215,6 +215,15 @@ def test_lists_of_topk_are_checked_as_those_of_a_plan():
         make(indices + 12, 16)
 
 
+def test_lists_of_topk_for_packed_heads_count_packed_rows():
+    target = mp.target("sm100", head_dim=128, group=4, pack_gqa=True)
+    indices = torch.randint(-1, 300, (1, 2, 70, 9), generator=torch.Generator().manual_seed(4))
+    made = mp.BlockSparseTensors.from_topk(indices, 300, target, block_size=(64, 128))
+
+    assert made.block_size == (256, 128)
+    assert made.mask_block_idx.shape == (1, 2, 2, 3)
+
+
 @pytest.mark.parametrize(
     ("indices", "options"),
     [
