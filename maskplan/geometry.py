@@ -8,6 +8,8 @@ import operator
 from dataclasses import dataclass
 from typing import SupportsFloat, SupportsIndex
 
+import numpy as np
+
 from maskplan.errors import PlanError, PlanTypeError, sentence
 
 # Block indices are 32-bit in every kernel that walks them, and a token index must fit as well.
@@ -71,12 +73,12 @@ def number(value: SupportsFloat, name: str) -> float:
 
 
 def flag(value: object, name: str) -> bool:
-    """`value`, a bool: what is only true in a condition ("no", a tensor) is none.
+    """`value` as a bool, which NumPy's is too; what is true in a condition ("no", 1) is none.
 
     Raises:
         PlanTypeError: if it is not one.
     """
-    if not isinstance(value, bool):
+    if not isinstance(value, (bool, np.bool_)):
         raise PlanTypeError(
             sentence(
                 what="argument is no flag",
@@ -86,7 +88,7 @@ def flag(value: object, name: str) -> bool:
                 remedy="pass one of these",
             )
         )
-    return value
+    return bool(value)
 
 
 def block_pair(block_size: tuple[int, int], name: str = "block_size") -> tuple[int, int]:

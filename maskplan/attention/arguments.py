@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import flag
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.plan_cache import PlanCache
 from maskplan.plan import Plan, TransposedPlan
@@ -218,7 +217,15 @@ def check_flag(name: str, value: object) -> None:
     Raises:
         PlanTypeError: if it is none.
     """
-    flag(value, name)
+    if not isinstance(value, bool):
+        raise _error(
+            PlanTypeError,
+            what="argument is no flag",
+            where=name,
+            got=f"{value!r:.80} of type {type(value).__name__}",
+            wanted="True or False",
+            remedy="pass one of these",
+        )
 
 
 def check_plan_type(plan: object) -> Plan | LoweredPlan:

@@ -18,7 +18,7 @@ from maskplan.build.mask_blocks import evaluated_tiles
 from maskplan.build.mask_fn import MaskFn
 from maskplan.build.pattern_axes import distinct, require_heads
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import Geometry
+from maskplan.geometry import Geometry, flag
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 from maskplan.untransformed import untransformed
@@ -66,6 +66,7 @@ def from_block_lists(
     """
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
     _check_bits_source(mask_cnt, mask_idx, mask_fn, tile_id, tiles)
+    sort = flag(sort, "sort")
     given = {"cnt": cnt, "idx": idx}
     if mask_cnt is not None and mask_idx is not None:
         given |= {"mask_cnt": mask_cnt, "mask_idx": mask_idx}
@@ -124,6 +125,7 @@ def from_bsr(
             elsewhere, or a block is out of range, out of order or listed twice.
     """
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
+    sort = flag(sort, "sort")
     pointers, blocks = int_array(indptr, "indptr", (None,)), int_array(indices, "indices", (None,))
     _check_indptr(pointers, len(blocks), geometry)
     counts = torch.from_numpy(np.diff(pointers))

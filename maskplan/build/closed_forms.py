@@ -7,7 +7,7 @@ from maskplan.build.slices import ABSENT, as_slices, plan_of_slices
 from maskplan.device.closed import band
 from maskplan.device.move import gpu
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry, integer
+from maskplan.geometry import Geometry, flag, integer
 from maskplan.plan import Plan
 from maskplan.provenance import Provenance
 from maskplan.untransformed import untransformed
@@ -125,9 +125,10 @@ def documents(
         block_size: (bq, bk), in tokens.
 
     Raises:
-        PlanTypeError: if `lengths` is not a list of integers.
+        PlanTypeError: if `lengths` is not a list of integers, or `causal` no bool.
         PlanError: if one is negative.
     """
+    causal = flag(causal, "causal")
     runs = int_array(lengths, "lengths", (None,))
     if (runs < 0).any():
         at = int((runs < 0).argmax())

@@ -75,7 +75,7 @@ def plan_of_lists(given: GivenTopk, *, whole: bool, capacity: int | None = None)
         PlanTypeError: if `whole` is no bool or `capacity` no integer.
         PlanError: as `from_topk`, for what indices hold.
     """
-    flag(whole, "whole")
+    whole = flag(whole, "whole")
     room = None if capacity is None else integer(capacity, "capacity")
     if on_gpu(given.indices):
         lists = given.on_device(whole=whole, capacity=room)

@@ -19,7 +19,7 @@ from maskplan.build.closed_forms import causal as causal_plan
 from maskplan.build.host import Integers, bool_tensor, index_tensor, int_array, rank
 from maskplan.build.slices import ABSENT, as_slices, plan_of_slices
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry
+from maskplan.geometry import Geometry, flag
 from maskplan.interop.whole_blocks import block_mask_of, whole_blocks
 from maskplan.pairs import kept_pairs
 from maskplan.plan import Plan
@@ -69,7 +69,8 @@ def from_head_masks(
             "0 dense, 1 sparse or negative streaming",
             "number sparse heads all 1: they take the masks in order",
         )
-    if exact_streaming and not causal:
+    causal = flag(causal, "causal")
+    if flag(exact_streaming, "exact_streaming") and not causal:
         raise _fail(
             "exact streaming is not causal", "causal", causal, True, "pass causal=True, as the call"
         )
@@ -180,6 +181,7 @@ def to_head_masks(plan: Plan, *, causal: bool, superset: bool = False) -> tuple[
             past the diagonal of a causal call.
     """
     where = "Block-Sparse-Attention base_blockmask"
+    causal = flag(causal, "causal")
     size = (BLOCK, BLOCK)
     everything = torch.ones(1, 1, *_shape(plan), dtype=torch.bool)
     if not causal:

@@ -11,7 +11,7 @@ import torch
 
 from maskplan.bits import pack
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import Geometry
+from maskplan.geometry import Geometry, flag
 from maskplan.interop.block_bits import block_bits
 from maskplan.interop.whole_blocks import one_pattern
 from maskplan.plan import Plan
@@ -101,6 +101,7 @@ def to_scipy_bsr(plan: Plan, *, pad: bool = False) -> Any:
     one_pattern(plan, "scipy bsr")
     (bq, bk), axes = plan.block_size, plan.axes
     shape = (axes.rows * bq, axes.cols * bk)
+    pad = flag(pad, "pad")
     if shape != (plan.seqlen_q, plan.seqlen_k) and not pad:
         raise PlanError(
             sentence(

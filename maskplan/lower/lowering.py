@@ -88,7 +88,7 @@ def lower(
     known = ("kv_heads",) if backward == (AUTO,) else ()
     check_known(shape, known, "lower", "say it by maskplan.target(arch, head_dim=...)", wanted)
     target = target_of(target, "lower")
-    flag(spt, "spt")
+    spt = flag(spt, "spt")
     if integer(subtile, "subtile") not in _SUBTILES:
         raise PlanError(
             sentence(

@@ -221,7 +221,7 @@ def loop_q_tensors(
     if target is not None:
         target = target_of(target, _WHERE)
         target.check(plan.block_size, "loop_q")
-    flag(spt, "spt")
+    spt = flag(spt, "spt")
     return _tensors(plan, width, target.rows_per_token if target else 1, spt=spt)
 
 

@@ -256,7 +256,7 @@ def target(
     head_dim = integer(head_dim, "head_dim", low=1)
     head_dim_v = head_dim if head_dim_v is None else integer(head_dim_v, "head_dim_v", low=1)
     group = integer(group, "group", low=1)
-    flag(pack_gqa, "pack_gqa")
+    pack_gqa = flag(pack_gqa, "pack_gqa")
     wanted = _legal_dims(arch, head_dim, head_dim_v)
     if wanted is not None:
         raise UnsupportedError(

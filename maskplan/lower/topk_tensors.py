@@ -30,7 +30,7 @@ def of_topk(
     if not on_gpu(indices):
         plan = plan_of_lists(lists, whole=whole)
         return forward_tensors(plan, target, direction=direction, width=width)
-    flag(whole, "whole")
+    whole = flag(whole, "whole")
     return _on_device(lists, 1 if target is None else target.rows_per_token, whole, width)
 
 

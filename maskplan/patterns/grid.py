@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any, Self
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import MAX_SEQLEN, integer
+from maskplan.geometry import MAX_SEQLEN, flag, integer
 from maskplan.provenance import Provenance
 
 # Latent sizes after patching, (t, h, w, text, text_first): models and papers as named in the key.
@@ -53,6 +53,7 @@ class Grid:
         for name, low in (("t", 1), ("h", 1), ("w", 1), ("text", 0)):
             object.__setattr__(self, name, integer(getattr(self, name), name, low=low))
         integer(self.seqlen, "t * h * w + text", high=MAX_SEQLEN)
+        object.__setattr__(self, "text_first", flag(self.text_first, "text_first"))
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -168,6 +169,7 @@ def window_on(
         PlanTypeError: if it is not three integers.
         PlanError: if a side is below 1, or larger than its axis and not clamped.
     """
+    clamp = flag(clamp, "clamp")
     sides = triple(window, "window")
     for axis, side, size in zip("thw", sides, sizes, strict=True):
         if side > size and not clamp:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from maskplan.build.host import index_tensor, rank
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import flag, integer
 from maskplan.patterns.token_order import PAD
 
 LAYOUTS = ("bshd", "bhsd")
@@ -43,6 +43,7 @@ class LabelOrder:
     def __post_init__(self) -> None:
         for name, low in (("clusters", 1), ("text", 0), ("multiple", 1)):
             object.__setattr__(self, name, integer(getattr(self, name), name, low=low))
+        object.__setattr__(self, "text_first", flag(self.text_first, "text_first"))
         labels = index_tensor(self.labels, "labels")
         rank(labels, "labels", (3,), "[batch, heads, tokens]", "add or merge leading axes")
         bad = (labels < 0) | (labels >= self.clusters)

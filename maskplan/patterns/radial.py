@@ -6,7 +6,7 @@ import numpy as np
 
 from maskplan.build.slices import Slices, plan_of_slices
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer, number
+from maskplan.geometry import flag, integer, number
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.sequence import Sequence
 from maskplan.patterns.token_order import TokenOrder
@@ -46,6 +46,7 @@ class RadialRule:
     sink: bool = True
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "sink", flag(self.sink, "sink"))
         for name in ("least", "split"):
             object.__setattr__(self, name, integer(getattr(self, name), name, low=1))
         for name in ("decay", "adjacent"):

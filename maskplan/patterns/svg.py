@@ -6,7 +6,7 @@ import numpy as np
 
 from maskplan.build.slices import ABSENT, as_slices, boxes, plan_of_slices
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import MAX_SEQLEN, integer, number
+from maskplan.geometry import MAX_SEQLEN, flag, integer, number
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.sequence import Sequence
 from maskplan.patterns.token_order import TokenOrder
@@ -63,7 +63,7 @@ def svg(
     _one_of(head, "head", HEADS)
     _one_of(model, "model", MODELS)
     prompt = grid.text if prompt is None else integer(prompt, "prompt", high=grid.text)
-    sink = model == "wan" if first_frame is None else first_frame
+    sink = model == "wan" if first_frame is None else flag(first_frame, "first_frame")
     frames = number(frames, "frames")
     if not 0 <= frames <= MAX_SEQLEN:
         raise PlanError(

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from maskplan.build.host import bool_tensor, rank
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry
+from maskplan.geometry import Geometry, flag
 from maskplan.patterns.groups import Groups, own_patterns, plan_of_groups
 from maskplan.patterns.label_order import LabelOrder
 from maskplan.plan import Plan
@@ -43,6 +43,7 @@ def svg2(
 
     Source: arXiv 2505.18875; `dynamic_map` with sizes of rows and columns.
     """
+    free_rows = flag(free_rows, "free_rows")
     rank(bool_tensor(kept, "kept"), "kept", (4,), "[batch, heads, QC, KC]", "add the axes")
     _check(q_order, k_order, kept)
     batch, heads = kept.shape[:2]

@@ -8,7 +8,7 @@ from torch import Tensor
 from maskplan.build.host import bool_tensor, rank
 from maskplan.build.pattern_axes import distinct, require_heads
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import flag, integer
 from maskplan.patterns.grid import Grid
 from maskplan.patterns.groups import Groups, plan_of_groups
 from maskplan.patterns.sequence import IntArray, Sequence
@@ -102,7 +102,7 @@ class Tiles:
         text_stops = np.minimum(text_starts + length, order.text_start + grid.text)
         text = np.stack([text_starts, text_stops], axis=1)
         self._k_runs = np.concatenate([text, video] if grid.text_first else [video, text])
-        ends = order.tile_starts[1:].numpy() if free_rows else stops
+        ends = order.tile_starts[1:].numpy() if flag(free_rows, "free_rows") else stops
         whole_text = np.array([[order.text_start, order.text_start + grid.text]])
         self._q_video = np.stack([starts, ends], axis=1) - self.sequence.query_start
         self._q_text = whole_text[: int(self.sequence.text_queries)] - self.sequence.query_start

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import flag, integer
 from maskplan.patterns.grid import Grid, triple
 from maskplan.provenance import Provenance
 
@@ -54,7 +54,7 @@ class TokenOrder:
     def tiles(cls, grid: Grid, tile: tuple[int, int, int], *, pad: bool = False) -> Self:
         """Tile by tile; with `pad`, each tile takes up t * h * w slots."""
         t, h, w = triple(tile, "tile")
-        return cls(grid=grid, tile=(t, h, w), multiple=t * h * w if pad else 1)
+        return cls(grid=grid, tile=(t, h, w), multiple=t * h * w if flag(pad, "pad") else 1)
 
     @classmethod
     def frames(cls, grid: Grid, multiple: int) -> Self:

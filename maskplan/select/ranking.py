@@ -10,7 +10,7 @@ from torch import Tensor
 
 from maskplan.build.host import float_tensor, index_tensor
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry, integer
+from maskplan.geometry import Geometry, flag, integer
 from maskplan.plan import Plan
 from maskplan.select.block_scores import broadcast, checked_scores, option, selected
 from maskplan.threads import run_ranges
@@ -243,6 +243,7 @@ def threshold(
     """
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
     scores = checked_scores(scores, _AXES, nan)
+    strict = flag(strict, "strict")
     bars = broadcast(float_tensor(bar, "bar"), scores, "bar")
     if bool(bars.isnan().any()):
         raise PlanError(

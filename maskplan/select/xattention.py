@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import flag, integer
 from maskplan.select.pooling import grouped, heads_first
 
 _PIECE_SCORES = 1 << 24  # scores held at a time
@@ -51,7 +51,7 @@ def antidiagonal_mass(
     lengths = queries.shape[2], keys.shape[2]
     if block % stride:
         raise _error("stride does not divide the block", "stride", stride, f"a divisor of {block}")
-    if causal and lengths[0] != lengths[1]:
+    if flag(causal, "causal") and lengths[0] != lengths[1]:
         got = f"{lengths[0]} queries and {lengths[1]} keys"
         raise _error("causal scores of unequal lengths", "q, k", got, "equal lengths")
     keys = grouped(queries, keys)

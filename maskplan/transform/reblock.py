@@ -37,7 +37,7 @@ def reblock(plan: ListsT, block_size: tuple[int, int], *, superset: bool = False
             32-bit numbers count.
     """
     size = block_pair(block_size)
-    flag(superset, "superset")
+    superset = flag(superset, "superset")
     geometry = Geometry(seqlen_q=plan.seqlen_q, seqlen_k=plan.seqlen_k, block_size=size)
     if plan.status is not None:
         from maskplan.device.reblock import recut

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import maskplan as mp
-from maskplan.lower import tensors, walk
+from maskplan.lower import padded_lists, walk
 from maskplan.transform import transpose as transpose_module
 from tests.lower import test_tensors, test_walk
 from tests.oracle import plan_of_dense
@@ -139,8 +139,10 @@ def test_transpose_checks_see_the_fault(monkeypatch: pytest.MonkeyPatch, fault):
 
 
 def test_write_order_check_sees_ranks_from_the_wrong_end(monkeypatch: pytest.MonkeyPatch):
-    right = tensors.write_order
-    monkeypatch.setattr(tensors, "write_order", lambda plan, *, spt=False: right(plan, spt=not spt))
+    right = padded_lists.write_order
+    monkeypatch.setattr(
+        padded_lists, "write_order", lambda plan, *, spt=False: right(plan, spt=not spt)
+    )
 
     with pytest.raises(AssertionError):
         test_tensors.test_write_order_is_the_rank_among_contributors.hypothesis.inner_test(
