@@ -5,7 +5,7 @@ no more than which of the old blocks it lies in are listed. So its tile has a nu
 a bit for each of these parts, where the block starts within its first part, and whether it is the
 last of its line or column, which the ends of the lengths cut. A tile for each such number is less
 than one for each block by orders of magnitude: of 40 heads of 591 x 591 blocks of 128 x 128, cut
-and joined to 128 x 96, 1.5 MiB instead of 27 GiB, which is what room for a tile of every block is.
+and joined to 128 x 96, 96 KiB instead of 27 GiB, which is what room for a tile of every block is.
 """
 
 from math import gcd
