@@ -68,20 +68,24 @@ def new_status(device: torch.device) -> Tensor:
     return torch.zeros(1, dtype=torch.int32, device=device)
 
 
-def raise_faults(status: Tensor) -> None:
+def raise_faults(status: Tensor, whose: str = "plan's") -> None:
     """Wait for the device, read the word and raise for its lowest bit.
+
+    Args:
+        status: int32 [1].
+        whose: it is.
 
     Raises:
         PlanError: if a bit is set.
     """
-    require_values(status, "the plan's status word")
+    require_values(status, f"the {whose} status word")
     bits = int(status)
     for bit, (what, got, wanted, remedy) in _FAULTS.items():
         if bits & bit:
             raise PlanError(
                 sentence(
                     what=what,
-                    where=f"the plan's status word ({bits})",
+                    where=f"the {whose} status word ({bits})",
                     got=got,
                     wanted=wanted,
                     remedy=remedy,

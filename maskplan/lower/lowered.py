@@ -193,7 +193,7 @@ def moved(value: Any, device: torch.device) -> Any:
         return value
     parts = {f.name: moved(getattr(value, f.name), device) for f in fields(value) if f.init}
     if device.type == "cpu" and parts.get("status") is not None:
-        raise_faults(parts["status"])
+        raise_faults(parts["status"], "lists'")
         parts["status"] = None  # exact from here on
     return replace(value, **parts)
 

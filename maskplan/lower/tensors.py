@@ -113,7 +113,7 @@ class BlockSparseTensors:
                 did not fit.
         """
         if self.status is not None:
-            raise_faults(self.status)
+            raise_faults(self.status, "lists'")
 
     def __repr__(self) -> str:
         batch, heads, rows, width = self.mask_block_idx.shape

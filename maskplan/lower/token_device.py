@@ -188,7 +188,7 @@ def validate(tiles: TokenTiles) -> None:
         raise_dropped(bits)
     by_tile = TILES_DIFFER | MUCH_COVERED
     if bits & ~by_tile:
-        raise_faults(tiles.status)
+        raise_faults(tiles.status, "tiles'")
     if bits and tiles.report is not None:
         report = tiles.report.flatten(0, 2).cpu().numpy()
         check_tiles(_shape(tiles, tiles.report), report, tiles.max_coverage)

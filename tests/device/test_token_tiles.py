@@ -223,7 +223,7 @@ def test_bad_indices_are_dropped_and_recorded(place):
     made = mp.TokenTiles.from_topk(bad.to(place), 64, **options)
     with on_the_cpu():
         wanted = mp.TokenTiles.from_topk(cleaned, 64, **options)
-    with pytest.raises(PlanError, match="index out of range in the plan's status word"):
+    with pytest.raises(PlanError, match="index out of range in the tiles' status word"):
         made.cpu()
     made.status.zero_()
     same_tiles(made.cpu(), wanted)
