@@ -18,6 +18,7 @@ from maskplan.attention.dispatch_keys import any_autocast, in_transform
 from maskplan.attention.facts import facts_of, operands
 from maskplan.attention.signature import SettledCalls, plain, signature_of
 from maskplan.attention.tiled import resolved
+from maskplan.attention.transforms import refuse_functionalize
 from maskplan.errors import UnsupportedError, sentence
 from maskplan.lower.lowered import LoweredPlan
 from maskplan.lower.plan_cache import PlanCache
@@ -183,6 +184,8 @@ def _run(
             q, k, v, known, name, factor, layout, backward, deterministic, wants_lse
         )
     transformed = not torch.compiler.is_compiling() and in_transform()
+    if transformed:
+        refuse_functionalize()
     call: Any = operators.TransformedAttention.apply if transformed else operators.attention
     out, lse = call(
         q, k, v, packed.tensors, packed.spec, name, factor, layout, backward, deterministic

@@ -64,6 +64,19 @@ def refuse_forward_mode(*tensors: Tensor | None) -> None:
             raise refusal("a tangent of q, k or v", "gradients in reverse mode")
 
 
+def refuse_functionalize() -> None:
+    """Refuse `torch.func.functionalize`, which has no rule for functions with a backward.
+
+    Raises:
+        UnsupportedError: if it is one of the transforms at work.
+    """
+    from torch._functorch import pyfunctorch
+
+    kinds = {level.key() for level in pyfunctorch.retrieve_all_functorch_interpreters()}
+    if torch._C._functorch.TransformType.Functionalize in kinds:  # noqa: SLF001 - its only name
+        raise refusal("torch.func.functionalize", "transforms that know functions with a backward")
+
+
 def refusal(got: str, wanted: str) -> UnsupportedError:
     """The error of a transform that is not supported."""
     return UnsupportedError(

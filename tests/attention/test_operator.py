@@ -205,6 +205,19 @@ def test_vmap_needs_a_plan_for_every_element():
     )
 
 
+def test_functionalize_is_refused():
+    call = made()
+
+    def loss(q):
+        return attention(q, call.k, call.v, call.plan, backend="cpu").sum()
+
+    for function in (loss, torch.func.grad(loss)):
+        with pytest.raises(
+            mp.UnsupportedError, match=r"in attention: got torch\.func\.functionalize"
+        ):
+            torch.func.functionalize(function)(call.q)
+
+
 def test_forward_mode_is_refused_and_no_tangent_is_lost():
     call = made()
     message = "got a tangent of q, k or v, wanted gradients in reverse mode"
