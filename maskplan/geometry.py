@@ -91,6 +91,24 @@ def flag(value: object, name: str) -> bool:
     return bool(value)
 
 
+def option(value: str, name: str, options: tuple[str, ...]) -> None:
+    """Refuse a `value` that is none of the options.
+
+    Raises:
+        PlanTypeError: if it is none.
+    """
+    if value not in options:
+        raise PlanTypeError(
+            sentence(
+                what="unknown option",
+                where=name,
+                got=repr(value),
+                wanted=" or ".join(map(repr, options)),
+                remedy="pass one of these",
+            )
+        )
+
+
 def block_pair(block_size: tuple[int, int], name: str = "block_size") -> tuple[int, int]:
     """`block_size` as (bq, bk), both at least 1.
 

@@ -63,7 +63,6 @@ def metadata(
         kv_heads=kv_heads,
         head_dim=head_dim,
         head_dim_v=head_dim_v,
-        geometry=lowered.geometry,
         plan_heads=plan_heads,
         partial=lowered.plan is None or lowered.plan.tile_id is not None,
         layout=layout,

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import torch
 
-from maskplan.geometry import Geometry
 from maskplan.lower.lowered import LoweredPlan
 
 
@@ -66,7 +65,6 @@ class Metadata:
         kv_heads: HK.
         head_dim: D.
         head_dim_v: DV.
-        geometry: SQ, SK and the block size of the plan.
         plan_heads: 1, HK or HQ.
         partial: whether the plan may hold partial blocks; False promises that all are full.
         layout: "bshd" or "bhsd".
@@ -83,7 +81,6 @@ class Metadata:
     kv_heads: int
     head_dim: int
     head_dim_v: int
-    geometry: Geometry
     plan_heads: int
     partial: bool
     layout: str

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 ENGINES = ("sm100", "tokens")
 DTYPES = (torch.bfloat16, torch.float16)
 _HEAD_DIM_MULTIPLE, _LARGEST_HEAD_DIM = 16, 128
-_KEYS = 128  # of a KV block
 _FLOAT32, _LOG2_E = torch.finfo(torch.float32), log2(e)
 _NEEDED = {"cutlass": "nvidia-cutlass-dsl", "tvm_ffi": "apache-tvm-ffi"}
 

@@ -10,7 +10,7 @@ from maskplan.build.pattern_axes import distinct, require_heads
 from maskplan.device.move import on_gpu
 from maskplan.device.topk import TopkLists
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import Geometry
+from maskplan.geometry import Geometry, option
 from maskplan.provenance import Provenance
 
 
@@ -88,7 +88,7 @@ def checked_topk(
         ("unit", unit, ("token", "block")),
         ("base", base, ("local", "global")),
     ):
-        check_option(name, value, options)
+        option(value, name, options)
     index_tensor(indices, "indices", or_gpu=True)
     rank(
         indices,
@@ -111,24 +111,6 @@ def checked_topk(
         base=base,
         pattern_id=pattern_id,
     )
-
-
-def check_option(name: str, value: str, options: tuple[str, ...]) -> None:
-    """Refuse a `value` that is none of the options.
-
-    Raises:
-        PlanTypeError: if it is none.
-    """
-    if value not in options:
-        raise PlanTypeError(
-            sentence(
-                what="unknown option",
-                where=name,
-                got=repr(value),
-                wanted=" or ".join(map(repr, options)),
-                remedy="pass one of these",
-            )
-        )
 
 
 def geometry_of(

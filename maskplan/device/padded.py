@@ -1,6 +1,6 @@
 """Padded lists of device plans."""
 
-from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from maskplan.plan import BlockLists
 _BLOCK = 512  # slots that a warp of Triton writes at once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PaddedLists:
+class PaddedLists(TypedDict):
     """Tensors of `maskplan.lower.tensors.BlockSparseTensors`, under its names."""
 
     mask_block_cnt: Tensor
@@ -25,6 +24,21 @@ class PaddedLists:
     mask_tile_id: Tensor
     dq_write_order: Tensor | None
     dq_write_order_full: Tensor | None
+
+
+def named(counts: Tensor, lists: Tensor) -> PaddedLists:
+    """Counts int32 [2, ...] and lists int32 [3 or 5, ...], in the order of the kernels."""
+    mask_idx, full_idx, mask_tile, *orders = lists.unbind(0)
+    mask_order, full_order = orders or (None, None)
+    return PaddedLists(
+        mask_block_cnt=counts[0],
+        mask_block_idx=mask_idx,
+        full_block_cnt=counts[1],
+        full_block_idx=full_idx,
+        mask_tile_id=mask_tile,
+        dq_write_order=mask_order,
+        dq_write_order_full=full_order,
+    )
 
 
 def padded(plan: BlockLists, width: int, *, spt: bool | None = None) -> PaddedLists:
@@ -69,14 +83,4 @@ def _padded(plan: BlockLists, width: int, spt: bool | None) -> PaddedLists:
             TILES=plan.tile_id is not None, ORDER=order, BLOCK=power_of_two(width, 32, _BLOCK),
             num_warps=1,
         )  # fmt: skip
-    mask_idx, full_idx, mask_tile, *orders = lists.unbind(0)
-    mask_order, full_order = orders if with_order else (None, None)
-    return PaddedLists(
-        mask_block_cnt=counts[0],
-        mask_block_idx=mask_idx,
-        full_block_cnt=counts[1],
-        full_block_idx=full_idx,
-        mask_tile_id=mask_tile,
-        dq_write_order=mask_order,
-        dq_write_order_full=full_order,
-    )
+    return named(counts, lists)

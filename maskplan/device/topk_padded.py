@@ -6,7 +6,7 @@ from torch import Tensor
 from maskplan.device.list_writer import pad_bits
 from maskplan.device.lists import on_device
 from maskplan.device.nvrtc import runs
-from maskplan.device.padded import PaddedLists, padded
+from maskplan.device.padded import PaddedLists, named, padded
 from maskplan.device.status import new_status
 from maskplan.device.topk import TopkLists
 from maskplan.provenance import Provenance
@@ -48,13 +48,4 @@ def _of_bits(
         found.listed, found.full, pattern_id, counts, slots, status, rows=rows, cols=cols,
         tiles=found.tiles is not None,
     )  # fmt: skip
-    made = PaddedLists(
-        mask_block_cnt=counts[0],
-        mask_block_idx=slots[0],
-        full_block_cnt=counts[1],
-        full_block_idx=slots[1],
-        mask_tile_id=slots[2],
-        dq_write_order=None,
-        dq_write_order_full=None,
-    )
-    return made, lists.tiles_of(found), status
+    return named(counts, slots), lists.tiles_of(found), status

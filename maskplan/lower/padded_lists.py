@@ -90,18 +90,7 @@ def _tensors(
 
         assert slots is not None
         lists = padded(plan, slots, spt=spt)
-        return BlockSparseTensors(
-            mask_block_cnt=lists.mask_block_cnt,
-            mask_block_idx=lists.mask_block_idx,
-            full_block_cnt=lists.full_block_cnt,
-            full_block_idx=lists.full_block_idx,
-            mask_tile_id=lists.mask_tile_id,
-            tiles=plan.tiles,
-            block_size=block_size,
-            dq_write_order=lists.dq_write_order,
-            dq_write_order_full=lists.dq_write_order_full,
-            spt=spt,
-        )
+        return BlockSparseTensors(**lists, tiles=plan.tiles, block_size=block_size, spt=spt)
     full_cnt, mask_cnt = _counts(plan)
     longest = (int(max(mask_cnt.max(initial=1), 1)), int(max(full_cnt.max(initial=1), 1)))
     if slots is not None and max(longest) > slots and plan.axes.cols:

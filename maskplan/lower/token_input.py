@@ -7,8 +7,8 @@ from torch import Tensor
 
 from maskplan.build.host import index_tensor, rank
 from maskplan.build.pattern_axes import require_heads
-from maskplan.build.topk_arguments import check_option, checked_lengths
-from maskplan.geometry import integer
+from maskplan.build.topk_arguments import checked_lengths
+from maskplan.geometry import integer, option
 from maskplan.lower.token_checks import FORMS, check_options, lists_per_token
 
 
@@ -115,8 +115,8 @@ def read_arguments(
     index_tensor(indices, "indices", or_gpu=True)
     rank(indices, "indices", (4,), "[batch, heads, SQ, topk]", "add the axes of size 1")
     require_heads(indices, "indices")
-    check_option("base", base, ("local", "global"))
-    check_option("form", form, FORMS)
+    option(base, "base", ("local", "global"))
+    option(form, "form", FORMS)
     check_options(policy, tile_rows, group, max_coverage)
     parts = [indices] if lengths is None else [indices, checked_lengths(lengths, indices)]
     batch, given = indices.shape[:2]

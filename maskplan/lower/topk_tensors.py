@@ -44,13 +44,5 @@ def _on_device(
         lists.on_device(whole=whole, capacity=None), lists.pattern_id, lists.provenance, slots
     )
     bq, bk = geometry.block_size
-    return BlockSparseTensors(
-        mask_block_cnt=padded.mask_block_cnt,
-        mask_block_idx=padded.mask_block_idx,
-        full_block_cnt=padded.full_block_cnt,
-        full_block_idx=padded.full_block_idx,
-        mask_tile_id=padded.mask_tile_id,
-        tiles=tiles,
-        block_size=(bq * rows_per_token, bk),
-        status=status,
-    )
+    block_size = (bq * rows_per_token, bk)
+    return BlockSparseTensors(**padded, tiles=tiles, block_size=block_size, status=status)

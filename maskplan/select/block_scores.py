@@ -8,7 +8,7 @@ from torch import Tensor
 from maskplan.build.block_mask import from_block_mask
 from maskplan.build.host import bool_tensor, on_host, rank
 from maskplan.errors import PlanError, PlanTypeError, sentence
-from maskplan.geometry import Geometry
+from maskplan.geometry import Geometry, option
 from maskplan.plan import Plan
 
 _SHOWN = 4
@@ -37,7 +37,7 @@ def checked_scores(scores: Tensor, axes: str, nan: str) -> Tensor:
                 remedy="pass scores.float(); masks enter through maskplan.from_block_mask",
             )
         )
-    option("nan", nan, ("error", "drop"))
+    option(nan, "nan", ("error", "drop"))
     bad = scores.isnan()
     if not bool(bad.any()):
         return scores
@@ -53,20 +53,6 @@ def checked_scores(scores: Tensor, axes: str, nan: str) -> Tensor:
             remedy="look for rows that are all -inf before a softmax, or pass nan='drop'",
         )
     )
-
-
-def option(name: str, value: str, options: tuple[str, ...]) -> None:
-    """Refuse an option that is none of `options`."""
-    if value not in options:
-        raise PlanTypeError(
-            sentence(
-                what="unknown option",
-                where=name,
-                got=repr(value),
-                wanted=" or ".join(map(repr, options)),
-                remedy="pass one of these",
-            )
-        )
 
 
 def selected(
@@ -89,7 +75,7 @@ def selected(
     Raises:
         PlanError: if a row is empty and `empty` is "error", or the shapes do not fit.
     """
-    option("empty", empty, ("error", "allow"))
+    option(empty, "empty", ("error", "allow"))
     mask = torch.zeros(scores.shape, dtype=torch.bool)
     for b in range(scores.shape[0]):
         for h in range(scores.shape[1]):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import integer
+from maskplan.geometry import integer, option
 from maskplan.plan import Plan
-from maskplan.select.block_scores import checked_scores, option
+from maskplan.select.block_scores import checked_scores
 from maskplan.select.pooling import grouped, heads_first, mean_pool
 from maskplan.select.token_blocks import plan_of_token_blocks
 from maskplan.untransformed import untransformed
@@ -100,7 +100,7 @@ def vmoba(
         PlanError: if they are NaN, their chunks do not fit the length, k is 0, or not exactly one
             of `k` and `threshold` is given.
     """
-    option("scope", scope, SCOPES)
+    option(scope, "scope", SCOPES)
     scores, own = _chunked(scores, chunk, nan)
     if (k is None) == (threshold is None) or (k is not None and scope == "block"):
         raise PlanError(

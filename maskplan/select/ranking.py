@@ -10,9 +10,9 @@ from torch import Tensor
 
 from maskplan.build.host import float_tensor, index_tensor
 from maskplan.errors import PlanError, sentence
-from maskplan.geometry import Geometry, flag, integer
+from maskplan.geometry import Geometry, flag, integer, option
 from maskplan.plan import Plan
-from maskplan.select.block_scores import broadcast, checked_scores, option, selected
+from maskplan.select.block_scores import broadcast, checked_scores, selected
 from maskplan.threads import run_ranges
 from maskplan.untransformed import untransformed
 
@@ -137,7 +137,7 @@ def top_p(
     `find_blocks_chunked` (whose non-causal branch keeps block 0 besides: say so with `always`);
     SVG2 `identify_dynamic_map`.
     """
-    option("rule", rule, RULES)
+    option(rule, "rule", RULES)
     geometry = Geometry(seqlen_q=seqlen_q, seqlen_k=seqlen_k, block_size=block_size)
     mass = checked_scores(mass, _AXES, nan).masked_fill(mass.isnan(), 0.0)
     _check_mass(mass)

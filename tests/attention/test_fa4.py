@@ -24,7 +24,6 @@ def asked(**changed):
         "kv_heads": 2,
         "head_dim": 128,
         "head_dim_v": 128,
-        "geometry": mp.Geometry(seqlen_q=256, seqlen_k=256, block_size=(128, 128)),
         "plan_heads": 1,
         "partial": True,
         "layout": "bshd",

@@ -9,7 +9,6 @@ import maskplan as mp
 from maskplan.attention import choice, sm100, sm100_emulated, sm100_kernels
 from maskplan.attention.call import make_call
 from maskplan.attention.metadata import LoweredFor, Metadata
-from maskplan.geometry import Geometry
 
 CUDA = torch.device("cuda", 0)
 HEAD_DIMS = (
@@ -30,7 +29,6 @@ def asked(**changes):
         "kv_heads": 4,
         "head_dim": 64,
         "head_dim_v": 64,
-        "geometry": Geometry(seqlen_q=512, seqlen_k=512, block_size=(128, 128)),
         "plan_heads": 1,
         "partial": True,
         "layout": "bshd",
@@ -126,11 +124,13 @@ def test_an_sm100(gpu, capability):
 )
 def test_plans_on_a_gpu_are_packed_whatever_their_blocks(gpu, block, group, packed):
     gpu((10, 0), "NVIDIA B200")
-    geometry = Geometry(seqlen_q=512, seqlen_k=512, block_size=block)
-    call = asked(device=CUDA, geometry=geometry, heads=4 * group, differentiable=True)
-
+    call = asked(device=CUDA, heads=4 * group, differentiable=True)
     assert sm100.supports(call) is None
-    assert sm100.lowering(call).target.pack_gqa == packed
+
+    asks = sm100.lowering(call)
+    assert asks.target.pack_gqa == packed
+    lowered = mp.causal(512, 512, block_size=block).lower(asks.target, backward=asks.backward)
+    assert lowered.forward.rows * lowered.forward.parts >= 512 * (group if packed else 1) / 128
 
 
 def test_heads_with_lists_of_their_own_are_not_packed():
